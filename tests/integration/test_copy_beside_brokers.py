@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
+from integration.copies_beside_brokers import SECONDS, SIZES, closed_of, each_copied, leader_of, until, up_to
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import mentions
@@ -33,19 +31,14 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from tiered_storage.kafka_log.records.record import Record
-from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.metadata import NO_LEADER
-from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
+from tiered_storage.remote_log.copy.copier import copy_segment
 from tiered_storage.remote_log.copy.cutting import SegmentCuts
-from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
-from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.copy.tasks import CopyTask
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.source.fetched_log import FetchedLog
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories
 from tiered_storage.remote_log.source.partition_log import LeaderFiles
 
-SECONDS = 60
-SIZES = CopySizes(1 << 20, 4096, 1 << 20)
 CHECKPOINTS = {
     HIGH_WATERMARK_CHECKPOINT: "replica.high.watermark",
     RECOVERY_POINT_CHECKPOINT: "log.flush.offset",
@@ -80,10 +73,6 @@ def no_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FetchedLog, "cut", refuse)
 
 
-def closed_of(directory: Path) -> list[tuple[int, int]]:
-    return [(one.base_offset, after.base_offset - 1) for one, after in pairwise(list_segments(directory))]
-
-
 def everything_below(directory: Path) -> dict[str, tuple[int, int, int]]:
     """Every file with what changes if somebody writes to it, or replaces it."""
     found = {}
@@ -91,33 +80,6 @@ def everything_below(directory: Path) -> dict[str, tuple[int, int, int]]:
         status = path.stat()
         found[str(path.relative_to(directory))] = (status.st_ino, status.st_size, status.st_mtime_ns)
     return found
-
-
-def each_copied(
-    remote_log: RemoteLogManager,
-    tasks: tuple[CopyTask, ...],
-    before: Callable[[CopyTask], None] = lambda _: None,
-) -> list[CopyOutcome]:
-    """Copy `tasks`, each after `before` was called with it and the file that is its segment."""
-
-    def copy(known: CopyTask) -> CopyOutcome:
-        before(known)
-        return copy_segment(known, remote_log.storage, SIZES, wall_clock)
-
-    with closing(SegmentCuts(tasks, remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
-        return [cuts.copy(task, copy) for task in tasks]
-
-
-def up_to(sent: list[Record], end: int) -> list[Record]:
-    """The records up to offset `end`: a busy broker may take a batch that was sent later first."""
-    return [one for one in sorted(sent, key=lambda one: one.offset) if one.offset <= end]
-
-
-def until(reached: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not reached():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 @pytest.mark.usefixtures("no_fetch")
@@ -471,130 +433,3 @@ def test_doctor_finds_the_directories_of_the_broker(site: LiveSite) -> None:
 def _with_files(task: CopyTask, files: LeaderFiles) -> CopyTask:
     assert task.cut is not None
     return replace(task, cut=replace(task.cut, rules=replace(task.cut.rules, files=files)))
-
-
-PROPERTIES = {
-    "broker.session.timeout.ms": "2000",
-    "broker.heartbeat.interval.ms": "500",
-    "auto.leader.rebalance.enable": "false",
-}
-
-
-@pytest.fixture
-def brokers(kafka_programs: KafkaPrograms, tmp_path: Path) -> Iterator[tuple[RealKafka, RealKafka, Path]]:
-    """Two brokers; the second one has another log directory besides."""
-    first = RealKafka(kafka_programs, tmp_path / "1", properties=PROPERTIES)
-    more = tmp_path / "2-more"
-    with first:
-        dirs = f"{tmp_path / '2' / 'log-dir'},{more}"
-        second = first.another(2, tmp_path / "2", {**PROPERTIES, "log.dirs": dirs})
-        more.mkdir()
-        MetaProperties(1, first.client.cluster_id(), 2, random_uuid()).write(more / META_PROPERTIES)
-        with second:
-            yield first, second, more
-
-
-def replicated(kafka: RealKafka, topic: str, leaders: tuple[int, ...], config: Mapping[str, str]) -> None:
-    """Create a topic on both brokers, with these preferred leaders of its partitions."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    assignment = [[leader, 3 - leader] for leader in leaders]
-    new = NewTopic(topic, len(leaders), replica_assignment=assignment, config=dict(config))
-    admin.create_topics([new], operation_timeout=SECONDS)[topic].result(SECONDS)
-
-
-def leader_of(kafka: RealKafka, topic: str, partition: int) -> int:
-    with ClusterClient.by_properties({"bootstrap.servers": kafka.bootstrap_servers}) as client:
-        found = client.metadata([topic]).topics[topic].partitions.get(partition)
-        return NO_LEADER if found is None else found.leader
-
-
-def test_each_partition_is_copied_beside_its_leader_wherever_that_moves(
-    brokers: tuple[RealKafka, RealKafka, Path], tmp_path: Path
-) -> None:
-    first, second, more = brokers
-    topic = "moved"
-    replicated(first, topic, (1, 2, 2), SMALL_SEGMENTS | LONG)
-    for partition in range(3):
-        first.client.produce(topic, varied_records(400, seed=partition), partition=partition, acks="all",
-                             batch_num_messages=20)  # fmt: skip
-    of_second = (second.log_dir, more)
-    directories = {"1": [str(first.log_dir)], "2": [str(each) for each in of_second]}
-    site = LiveSite(first, tmp_path, (topic,), {"broker.log.dirs": directories})
-
-    # A host that sees the files of broker 2 alone leaves the rest to another.
-    alone = replace(site, properties={"broker.log.dirs": {**directories, "1": [str(tmp_path / "elsewhere")]}})
-    result = alone.run("copy", "--json")
-    assert result.exit_code == 0, result.err
-    assert {row["partition"] for row in result.rows} == {f"{topic}-1", f"{topic}-2"}
-    assert f"{topic}-0" in result.out + result.err
-    assert str(tmp_path / "elsewhere") in result.out + result.err
-
-    for partition in range(3):
-        first.client.produce(topic, varied_records(400, seed=9), partition=partition, acks="all", batch_num_messages=20)
-    roots: dict[int, set[Path]] = {}
-
-    def note(known: CopyTask) -> None:
-        roots.setdefault(known.metadata.topic_id_partition.partition, set()).add(Path(known.location).parents[1])
-
-    with site.open() as remote_log:
-        begun = remote_log.begin_copy(remote_log.plan_copy(), "moved")
-        outcomes = each_copied(remote_log, begun.tasks, note)
-        second.kill()
-        until(lambda: {leader_of(first, topic, each) for each in range(3)} == {1}, "broker 1 does not lead")
-        report = remote_log.commit_copy(outcomes)
-    assert roots[0] == {first.log_dir}
-    assert roots[1] | roots[2] == set(of_second)
-    assert {segment.topic_id_partition.partition for segment in report.committed} == {0}
-    assert len(report.failures) == 2
-    for failure in report.failures:
-        assert mentions(failure.message, "broker 2", "broker 1 leads")
-
-    while site.copied():
-        pass
-
-    for partition in range(3):
-        with site.open() as remote_log:
-            copies = finished(remote_log, partition)
-        assert [(one.start_offset, one.end_offset) for one in copies] == closed_of(
-            first.log_dir / f"{topic}-{partition}"
-        )
-    site.audited()
-
-
-@pytest.mark.nightly
-def test_a_replica_is_copied_on_while_its_broker_moves_it_to_another_directory(
-    kafka_programs: KafkaPrograms, tmp_path: Path
-) -> None:
-    topic, places = "altered", [tmp_path / "broker" / "log-dir", tmp_path / "broker" / "more"]
-    joined = ",".join(map(str, places))
-    with RealKafka(kafka_programs, tmp_path / "broker", properties={"log.dirs": joined}) as kafka:
-        site = LiveSite(kafka, tmp_path, (topic,), {"broker.log.dirs": f"1={joined}"})
-        kafka.client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
-        sent = kafka.client.produce(topic, varied_records(3000, seed=1), batch_num_messages=20)
-        site.copied("--max-segments", 5)
-        [before] = [each for each in places if (each / f"{topic}-0").exists()]
-        [target] = [each for each in places if each != before]
-        moves = tmp_path / "moves.json"
-        wanted = {"topic": topic, "partition": 0, "replicas": [1], "log_dirs": [str(target)]}
-        moves.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
-        command = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
-        options = ["--bootstrap-server", kafka.bootstrap_servers, "--reassignment-json-file", str(moves), "--execute"]
-        moving = Thread(target=lambda: kafka.tool(command, *options))
-        moving.start()
-        deadline = time.monotonic() + SECONDS
-        while not (target / f"{topic}-0").exists():
-            assert time.monotonic() < deadline
-            sent += kafka.client.produce(topic, varied_records(40, seed=len(sent)), batch_num_messages=20)
-            # What is under way when the files move is left to the next run, and named.
-            result = site.run("copy", "--max-segments", 1)
-            assert result.exit_code == 0 or "the next run looks again" in result.out + result.err
-        moving.join()
-        sent += kafka.client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
-        while site.copied():
-            pass
-
-        with site.open() as remote_log:
-            copies = [(one.start_offset, one.end_offset) for one in finished(remote_log)]
-        assert copies == closed_of(target / f"{topic}-0")
-        assert read(site, Isolation.READ_UNCOMMITTED) == up_to(sent, copies[-1][1])
-        site.audited()
