@@ -162,7 +162,7 @@ def load_slowly():
     return slow()
 
 slow, machine_code.code_of_kernels = machine_code.code_of_kernels, load_slowly
-threading.Thread(target=machine_code.load_kernels).start()
+threading.Thread(target=machine_code.load_kernels, daemon=True).start()
 started.wait()
 if child := os.fork():
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
