@@ -17,11 +17,22 @@ from hypothesis import strategies as st
 from servers.real_kafka import RealKafka
 from support.gateways import RunningGateway, copied_and_trimmed, free_first_port, running_gateway
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
-from support.records import varied_records
-from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH
+from support.records import USUAL_EXAMPLES, varied_records
+from tiered_storage.gateway.allowed_apis import (
+    API_VERSIONS,
+    DESCRIBE_CLUSTER,
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+)
+from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid, encode_uuid
 from tiered_storage.kafka_log.records.record import Record
-from tiered_storage.kafka_wire.connections.frames import decode_answer, encode_request, request
-from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, fetch_request
+from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES, decode_answer, encode_request, request
+from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, IsolationLevel, fetch_request
+from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.kafka_wire.partition_requests import ListOffsets
 
 TOPIC, LARGE = "gateway-limits", "gateway-limits-large"
 MOST_CONNECTIONS = 20
@@ -45,6 +56,11 @@ def sent(site: LiveSite) -> list[Record]:
     records = client.produce(TOPIC, varied_records(400, seed=1), batch_num_messages=20)
     copied_and_trimmed(site, TOPIC)
     return records
+
+
+@pytest.fixture(scope="module")
+def topic_id(site: LiveSite, sent: list[Record]) -> bytes:
+    return decode_uuid(site.kafka.client.topic_id(TOPIC))
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +130,69 @@ def test_any_bytes_end_at_most_their_own_connection(gateway: RunningGateway, con
 
 def _framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
+
+
+ASKED = (API_VERSIONS, DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH)
+KINDS = (*6 * [(FETCH, False)], *2 * [(LIST_OFFSETS, False)], *((each, True) for each in ASKED))
+"""An API, and whether what follows the header is random."""
+SIZES = (0, 1, -1, 5000, (1 << 31) - 1)
+ANSWERED_SECONDS = 0.05
+"""How long an answer is waited for that may never come."""
+NO_TOPIC_ID = encode_uuid(b"\x11" * 16)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> bytes:
+    """A frame of an API that clients call: random bytes after its header, or a Fetch or ListOffsets, mostly garbled.
+
+    NO_TOPIC_ID stands for the id of TOPIC.
+    """
+    api, is_random = draw(st.sampled_from(KINDS))
+    version, number = draw(st.integers(api.oldest, api.latest)), draw(st.integers(-2, 3))
+    if is_random:
+        head = struct.pack(">hhih", api.key, version, number, -1)
+        return _framed(head + draw(st.binary(max_size=60)))
+    offset, size = draw(st.sampled_from([0, 1, 150, 10_000, -1, (1 << 63) - 1])), draw(st.sampled_from(SIZES))
+    if api.key == FETCH.key:
+        isolation = draw(st.sampled_from(list(IsolationLevel)))
+        position = FetchPosition(TOPIC, 0, offset, size, NO_TOPIC_ID)
+        message = fetch_request(version, [position], FetchLimits(0.01, 0, size, isolation), "")
+    else:
+        partition = TopicPartition(TOPIC, 0)
+        message = ListOffsets({partition: draw(st.integers(-2, 1 << 62))}).build(version, {partition: -1}, 1.0)
+    frame = bytearray(encode_request(message, number, "fuzz"))
+    for at in draw(st.lists(st.integers(SIZE_BYTES, len(frame) - 1), max_size=2)):
+        frame[at] = draw(st.integers(0, 255))
+    return bytes(frame)
+
+
+@given(
+    frames=st.lists(requests(), min_size=1, max_size=8),
+    piece=st.sampled_from([1 << 20, 7, 1]),
+    cut=st.sampled_from([0, 1, 40]),
+    reads=st.booleans(),
+)
+@settings(max_examples=5 * USUAL_EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_requests_end_at_most_their_own_connection(
+    gateway: RunningGateway, topic_id: bytes, frames: list[bytes], piece: int, cut: int, reads: bool
+) -> None:
+    content = b"".join(frames).replace(decode_uuid(NO_TOPIC_ID), topic_id)
+    content = content[: len(content) - cut]
+    with connected(gateway) as opened, suppress(ConnectionError):
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(content), piece):
+            opened.sendall(content[at : at + piece])
+        opened.settimeout(ANSWERED_SECONDS)
+        with suppress(TimeoutError):
+            while reads and opened.recv(1 << 16):
+                pass
+
+
+def test_garbled_requests_have_left_nothing(site: LiveSite, gateway: RunningGateway, sent: list[Record]) -> None:
+    wait_for(lambda: metric(site, "remote_log_gateway_connections ") == 0)
+
+    assert "Traceback" not in gateway.log.read_text()
+    assert gateway.client.consume_all(TOPIC) == sent
 
 
 @pytest.mark.parametrize(
