@@ -161,18 +161,19 @@ class RemoteFetch:
         self, frame: memoryview, request: FetchRequest, layout: FetchLayout, more: Sequence[Replacement]
     ) -> list[Piece]:
         """Return the broker's answer with remote records; `more` replaces what comes after its partitions."""
-        begun = asyncio.get_running_loop().time()
+        begun, wait_s = asyncio.get_running_loop().time(), self._wait_ms(request) / 1000
         positions = await self._positions(request, layout)
         left, is_first = request.max_bytes - layout.records_size, layout.records_size == 0
         replacements: list[Replacement] = []
         may_wait = is_first
         for at in range(0, len(positions), AT_ONCE):
             some = positions[at : at + AT_ONCE]
-            if left <= 0 and not is_first:
+            is_late = asyncio.get_running_loop().time() - begun >= wait_s
+            if is_late or (left <= 0 and not is_first):
                 found = [_Found() for _ in some]
                 self._had_remote = True
             else:
-                found = await asyncio.gather(*(self._find(each, request) for each in some))
+                found = await asyncio.gather(*(self._find_within(2 * wait_s, each, request) for each in some))
             for position, each in zip(some, found, strict=True):
                 records = self._take(position, each, min(left, position.asked.max_bytes), whole=is_first)
                 if records is not None:
@@ -214,6 +215,19 @@ class RemoteFetch:
                 found.append(_Position(entry, request.partitions[key], named[key], offsets[named[key]]))
         return found
 
+    def _wait_ms(self, request: FetchRequest) -> int:
+        """Return how long one remote read may take."""
+        return min(max(request.max_wait_ms, LEAST_WAIT_MS), self._most_wait_ms)
+
+    async def _find_within(self, seconds: float, position: _Position, request: FetchRequest) -> _Found:
+        """Find a position's records; none if store or metadata hang: local ones wait in the same answer."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._find(position, request)
+        except TimeoutError:
+            self._had_remote = True
+            return _Found()
+
     async def _find(self, position: _Position, request: FetchRequest) -> _Found:
         """Look for a position in the remote log, and wait for its first records. Never raises our own errors."""
         known, partition = position.offsets, position.partition
@@ -244,11 +258,10 @@ class RemoteFetch:
                 f"broker's begins at {known.start}: 'tiered-storage audit' reports the gap"
             )
             end = min([known.start, *following])
-            return self._missing(named, _Found(log_start=view.log_start_offset), offset, end, reason)
+            return await self._missing(named, partition, offset, end, reason)
         isolation = Isolation.READ_COMMITTED if request.is_committed else Isolation.READ_UNCOMMITTED
         key = ReadKey(self._client, partition, isolation)
-        wait_ms = min(max(request.max_wait_ms, LEAST_WAIT_MS), self._most_wait_ms)
-        read = self._partitions.open(key, offset, view.remote_end, wait_ms)
+        read = self._partitions.open(key, offset, view.remote_end, self._wait_ms(request))
         try:
             is_ready = await read.is_ready()
             is_decided = not (request.is_committed and is_ready)
@@ -293,23 +306,33 @@ class RemoteFetch:
                 "written between the end of the remote log and the broker's log start: 'tiered-storage audit' reports "
                 "the gap"
             )
-            return self._missing(named, found, read.offset, found.outcomes.broker_start, reason).skipped
+            # To go on after the gap would leave out what other producers committed before it.
+            found.code = found.outcomes.code
+            self._fails(named, found.code, reason)
+            return None
         records = read.take(most_bytes, end_offset=found.outcomes.decided_end, whole=whole)
         self._partitions.keep(key, read)
         if records is not None:
             self._metrics.served(named.topic.name, len(records.content))
         return records
 
-    def _missing(self, partition: NamedPartition, found: _Found, start: int, end: int, reason: str) -> _Found:
+    async def _missing(
+        self, named: NamedPartition, partition: TopicIdPartition, start: int, end: int, reason: str
+    ) -> _Found:
         """Let a consumer skip the offsets from `start` to `end` (exclusive), or give it an error."""
-        if self._skips_missing:
-            found.skipped = skipped_offsets(start, end)
-            count = found.skipped.end_offset - start
-            self._failures.skipped(partition.topic.name, partition.number, count, reason)
-        else:
-            found.code = KAFKA_STORAGE_ERROR
-            self._fails(partition, found.code, reason)
-        return found
+        if not self._skips_missing:
+            self._fails(named, KAFKA_STORAGE_ERROR, reason)
+            return _Found(KAFKA_STORAGE_ERROR)
+        # A copy that was slower than the brokers' retention may still end well.
+        view = await self._partitions.latest(partition)
+        if view.remote_range(start) is not None:
+            return _Found(NONE, view.log_start_offset)
+        if view.may_become_remote(start, end):
+            self._fails(named, KAFKA_STORAGE_ERROR, f"{reason}, unless the copy under way ends well")
+            return _Found(KAFKA_STORAGE_ERROR)
+        skipped = skipped_offsets(start, end)
+        self._failures.skipped(named.topic.name, named.number, skipped.end_offset - start, reason)
+        return _Found(NONE, view.log_start_offset, skipped=skipped)
 
     def _fails(self, partition: NamedPartition, code: int, reason: str) -> None:
         self._failures.failed(partition.topic.name, partition.number, code, reason)

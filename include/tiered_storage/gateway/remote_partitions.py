@@ -147,6 +147,10 @@ class RemotePartitions:
         # The reader looks again if the offset is outside of its last view, whose end counts as inside.
         return await self._reader.view(partition, offset + 1)
 
+    async def latest(self, partition: TopicIdPartition) -> PartitionView:
+        """Return what is remote of a partition, by a look that begins now. Raises as RemoteLogReader.view."""
+        return await self._reader.view(partition, INT64_MAX)
+
     async def offsets(self, partition: TopicIdPartition, spec: OffsetSpec | int) -> FoundOffset | None:
         """Return an offset of the remote log; see RemoteLogReader.offsets."""
         return await self._reader.offsets(partition, spec)

@@ -197,7 +197,8 @@ class GatewaySettings(PropertyModel):
     """The most records in one answer, whatever a client allows; a first batch that is larger comes whole."""
 
     gateway_skip_missing_offsets: bool = setting("gateway.skip.missing.offsets", False, GATEWAY, Source.OURS)
-    """Whether consumers go on after offsets that neither tier has. Each skip is counted, and logged as an error."""
+    """Whether consumers go on after offsets that neither tier has and no copy is making remote. Each skip is counted,
+    and logged as an error."""
 
     gateway_shutdown_timeout_ms: Whole = setting(
         "gateway.shutdown.timeout.ms", 20_000, GATEWAY, Source.OURS, unit="ms", at_least=0

@@ -23,7 +23,7 @@ from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.lineage import agreed_end, merged, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
-from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN, TopicIdPartition
+from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
 from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool
 from tiered_storage.remote_log.read.read_values import FetchEpochs
@@ -48,6 +48,8 @@ class PartitionView:
     """Whether our log start was ever set: then offsets missing after it were lost, and are never skipped."""
     hidden: InvalidLogDirectoryError | None = None
     """Why the local tier could not be read, although there may be one; None: it could, or there is none."""
+    copies_under_way: tuple[tuple[int, int], ...] = ()
+    """The first and last offsets of segments that are being copied, or whose copy has not ended well."""
     _remote_ends: array[int] = field(init=False, repr=False, compare=False)
     """The last offset of each remote range, contiguous in memory: a look-up among 100,000 reads a few cache lines."""
 
@@ -69,6 +71,10 @@ class PartitionView:
     def remote_end(self) -> int:
         """The offset after the last remote one; 0 if nothing is remote."""
         return 0 if self.coverage.end_offset is None else self.coverage.end_offset + 1
+
+    def may_become_remote(self, start_offset: int, end_offset: int) -> bool:
+        """Return whether any offset from `start_offset` to `end_offset` (exclusive) is being copied."""
+        return any(first < end_offset and last >= start_offset for first, last in self.copies_under_way)
 
     @property
     def local_start(self) -> int:
@@ -200,7 +206,19 @@ def look_at(
         return PartitionView(partition, local, NO_REMOTE, start, lineage, is_log_start_known=is_known, hidden=hidden)
     coverage = Coverage.of(segments, lineage) if segments else NO_REMOTE
     is_known = state.log_start_offset is not None
-    return PartitionView(partition, local, coverage, log_start, lineage, is_log_start_known=is_known, hidden=hidden)
+    under_way = tuple(
+        (each.start_offset, each.end_offset) for each in segments if each.state is SegmentState.COPY_SEGMENT_STARTED
+    )
+    return PartitionView(
+        partition,
+        local,
+        coverage,
+        log_start,
+        lineage,
+        is_log_start_known=is_known,
+        hidden=hidden,
+        copies_under_way=under_way,
+    )
 
 
 def _without_truncated_end(log: PartitionLog, known: tuple[EpochEntry, ...]) -> PartitionLog:

@@ -59,16 +59,22 @@ class Remote:
     """The end that each look finds; the last one again and again."""
     begun: list[int] = field(default_factory=list)
     """Where each read begins."""
+    copying: tuple[tuple[int, int], ...] = ()
+    """The offsets that a copy has begun."""
+    hangs: bool = False
 
     async def view(self, partition: TopicIdPartition, offset: int) -> PartitionView:
         del offset
+        if self.hangs:
+            await asyncio.Event().wait()
         end = self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
         epochs = (EpochEntry(0, 0),)
         segment = RemoteLogSegmentMetadata(
             RemoteLogSegmentId(partition, f"{1:022}"), REMOTE_START, end - 1, 1, 1, 1, epochs,
             SegmentState.COPY_SEGMENT_FINISHED,
         )  # fmt: skip
-        return PartitionView(partition, None, Coverage.of([segment], epochs), 0, epochs)
+        coverage = Coverage.of([segment], epochs)
+        return PartitionView(partition, None, coverage, 0, epochs, copies_under_way=self.copying)
 
     async def decided_end(self, view: PartitionView) -> int:
         return min(self.decided, view.remote_end)
@@ -225,13 +231,34 @@ def test_a_hole_is_skipped_and_counted_where_a_setting_says_so(caplog: pytest.Lo
     assert sample("remote_log_gateway_skipped_offsets_total", {"topic": TOPIC}) == 3
 
 
-def test_records_of_a_transaction_whose_end_is_in_a_hole_are_skipped_where_a_setting_says_so() -> None:
+@pytest.mark.parametrize(("copying", "code"), [((100, 101), 0), ((100, 102), 56), ((104, 110), 56), ((105, 110), 0)])
+def test_what_a_copy_under_way_has_is_not_skipped(copying: tuple[int, int], code: int) -> None:
+    remote = Remote(copying=(copying,))
+    consumer = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200)), remote, skips_missing=True)
+
+    assert [each.error_code for each in consumer.fetches(102)] == [code]
+
+
+def test_what_was_copied_since_the_last_look_is_not_skipped() -> None:
+    remote = Remote(ends=[REMOTE_END, 105])
+    consumer = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200)), remote, skips_missing=True)
+
+    first, second = consumer.fetches(102, 102)
+
+    assert (first.error_code, bytes(first.records)) == (0, b"")
+    assert read_batch_header(second.records).record_count == BATCH
+
+
+def test_records_before_a_hole_with_their_transactions_end_are_not_skipped() -> None:
     consumer = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200)), Remote(decided=60), skips_missing=True)
 
-    [found] = consumer.fetches(60, committed=True)
+    assert [each.error_code for each in consumer.fetches(60, committed=True)] == [STORAGE_ERROR]
 
-    header = read_batch_header(found.records)
-    assert (found.error_code, header.base_offset, header.next_offset, header.record_count) == (0, 60, 105, 0)
+
+def test_an_answer_does_not_wait_for_metadata_that_hang() -> None:
+    [found] = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200)), Remote(hangs=True)).fetches(50)
+
+    assert (found.error_code, bytes(found.records)) == (0, b"")
 
 
 ACROSS = AbortedTransaction(7, 40)

@@ -3,10 +3,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from support.remote_logs import partition_of
+from support.remote_logs import ORDERS_0, a_remote_log, begin, carry_out, partition_of
 from support.storages import FakeTime
 from tiered_storage.errors import MetadataUnavailableError, ReadTimedOutError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -19,7 +20,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
 from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool
-from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews
+from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews, look_at
 
 P = [partition_of("orders", number) for number in range(4)]
 
@@ -175,3 +176,18 @@ def test_an_offset_is_found_in_the_segment_that_has_it() -> None:
         assert found is not None
         assert found.start_offset <= offset <= found.end_offset
     assert view.remote_range(500) is None
+
+
+def test_a_view_shows_what_a_copy_under_way_may_make_remote(tmp_path: Path) -> None:
+    with a_remote_log(tmp_path, {("orders", 0): 3}).open() as remote_log:
+        before = look_at(ORDERS_0, None, remote_log.segments)
+        begun = begin(remote_log)
+        during = look_at(ORDERS_0, None, remote_log.segments)
+        remote_log.commit_copy(carry_out(remote_log, begun))
+        after = look_at(ORDERS_0, None, remote_log.segments)
+
+    end = after.remote_end
+    assert end > 1
+    assert [view.may_become_remote(0, end) for view in (before, during, after)] == [False, True, False]
+    assert during.may_become_remote(end - 1, end + 5)
+    assert not during.may_become_remote(end, end + 5)
