@@ -23,8 +23,8 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
 
 @pytest.fixture(scope="session")
 def hdfs_url(real_hdfs: RealHdfs) -> Iterator[str]:
-    with real_hdfs.slow_way() as url:
-        yield url
+    with real_hdfs.slow_way() as way:
+        yield way.url
 
 
 @pytest.fixture(params=[*KINDS, HDFS])

@@ -6,8 +6,11 @@ import getpass
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Literal
+from unittest import mock
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
@@ -19,9 +22,11 @@ from support.command_line import CommandResult, run
 from support.remote_logs import RemoteLogFiles, a_remote_log
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.storage.clients.hdfs import Hdfs
+from tiered_storage.remote_log.storage.clients.object_client import WrittenObject
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 POLICY = "XOR-2-1-1024k"
+When = Literal["before", "midway"]
 _EC_ADMIN = "org.apache.hadoop.hdfs.tools.ECAdmin"
 
 
@@ -83,6 +88,61 @@ def test_doctor_finds_the_safe_mode(hdfs: RealHdfs, folder: str, tmp_path: Path)
     found = wrong(result)
     assert set(found) == {"store", "work area"}
     assert all("the NameNode is in safe mode" in message for message in found.values())
+
+
+def assert_a_refused_copy_leaves_nothing(
+    site: RemoteLogFiles, refuse: Callable[[], object], allow: Callable[[], object], reason: str, when: When
+) -> None:
+    """Copy one of two segments, and the other one while HDFS refuses, from before the run or from midway; then allow.
+
+    The refused run names its `reason`, a regular expression. No object of it is visible, and the next run is whole.
+    """
+    url = str(site.properties["rsm.config.url"])
+    refusals, original = [refuse], Hdfs.put
+
+    def visible() -> list[str]:
+        names = [found.name for found in Hdfs(url, ObjectStoreOptions()).list()]
+        return [name for name in names if name.endswith((".log", ".indexes", ".commit", ".key"))]
+
+    def refused_midway(chunks: Iterator[memoryview]) -> Iterator[memoryview]:
+        yield next(chunks)
+        if refusals:
+            refusals.pop()()
+        yield from chunks
+
+    def put(self: Hdfs, name: str, size: int, chunks: Iterator[memoryview], **options: bool) -> WrittenObject:
+        return original(self, name, size, refused_midway(chunks) if name.endswith(".log") else chunks, **options)
+
+    assert run("copy", "--max-segments", 1, "--config", site.config).exit_code == 0
+    before = visible()
+    assert len(before) == 3
+    if when == "before":
+        refusals.pop()()
+    try:
+        with mock.patch.object(Hdfs, "put", put):
+            refused = run("copy", "--config", site.config)
+    finally:
+        allow()
+    assert refusals == []
+    assert refused.exit_code == 1
+    assert re.search(reason, " ".join((refused.out + refused.err).split())), refused
+    assert "Traceback" not in refused.err
+    assert visible() == before
+
+    copied = run("copy", "--config", site.config)
+    assert (copied.exit_code, "Copied: 1 segment" in copied.out) == (0, True), copied
+    audited = run("audit", "--deep", "--config", site.config)
+    assert (audited.exit_code, "0 anomalies" in audited.out) == (0, True), audited
+    assert len(visible()) == 6
+
+
+@pytest.mark.parametrize("when", ["before", "midway"])
+def test_a_copy_in_safe_mode_leaves_nothing_and_the_next_one_is_whole(
+    hdfs: RealHdfs, folder: str, tmp_path: Path, when: When
+) -> None:
+    site = a_remote_log(tmp_path, {("orders", 0): 2}, rsm_config_url=f"{hdfs.url}{folder}/remote")
+    enter, leave = (partial(hdfs.admin, "-safemode", each) for each in ("enter", "leave"))
+    assert_a_refused_copy_leaves_nothing(site, enter, leave, "the NameNode is in safe mode", when)
 
 
 def test_a_rename_onto_a_file_is_refused_by_an_error_of_rpc_and_by_an_answer_of_webhdfs(

@@ -10,6 +10,7 @@ import ctypes.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +20,9 @@ from pathlib import Path
 
 import pytest
 
+from integration.test_hdfs_administration import When, assert_a_refused_copy_leaves_nothing
 from servers.hdfs import HadoopPrograms, RealHdfs
+from support.remote_logs import a_remote_log
 from tiered_storage.remote_log.storage.clients.options import HDFS_USER
 
 SECONDS = 60
@@ -121,24 +124,54 @@ def said(hdfs: RealHdfs, realm: Realm, cache: Path, **environment: str) -> str:
     ).stdout
 
 
-def test_the_ticket_in_the_cache_is_used_and_a_missing_or_expired_one_is_reported(
-    secure_hdfs: RealHdfs, realm: Realm, tmp_path: Path
-) -> None:
-    cache = tmp_path / "cache"
-    assert re.match("RemoteStorageRefusedError False .*kinit", said(secure_hdfs, realm, cache))
-
-    short_lived = tmp_path / "krb5.conf"
+@pytest.fixture(scope="module")
+def expired(secure_hdfs: RealHdfs, realm: Realm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ticket cache whose ticket was used until it expired."""
+    folder = tmp_path_factory.mktemp("expired")
+    short_lived, cache = folder / "krb5.conf", folder / "cache"
     lifetime = f"[libdefaults]\n    ticket_lifetime = {TICKET_SECONDS}s\n"
     short_lived.write_text(realm.krb5_conf.read_text().replace("[libdefaults]\n", lifetime))
     keys = {"KRB5_CLIENT_KTNAME": f"FILE:{realm.keytab}"}
     assert said(secure_hdfs, realm, cache, KRB5_CONFIG=str(short_lived), **keys) == "abc\n"
-
     time.sleep(TICKET_SECONDS + 1)
-    assert re.match("RemoteStorageRefusedError False .*kinit.*expired", said(secure_hdfs, realm, cache))
+    return cache
 
-    cache.unlink()
-    assert said(secure_hdfs, realm, cache, **keys) == "abc\n"
+
+def test_the_ticket_in_the_cache_is_used_and_a_missing_or_expired_one_is_reported(
+    secure_hdfs: RealHdfs, realm: Realm, expired: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    assert re.match("RemoteStorageRefusedError False .*kinit", said(secure_hdfs, realm, cache))
+    assert re.match("RemoteStorageRefusedError False .*kinit.*expired", said(secure_hdfs, realm, expired))
+
+    assert said(secure_hdfs, realm, cache, KRB5_CLIENT_KTNAME=f"FILE:{realm.keytab}") == "abc\n"
     assert said(secure_hdfs, realm, cache) == "abc\n"
+
+
+@pytest.mark.parametrize("when", ["before", "midway"])
+def test_a_copy_with_an_expired_ticket_leaves_nothing_and_the_next_one_is_whole(
+    secure_hdfs: RealHdfs, realm: Realm, expired: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: When
+) -> None:
+    """Midway, the connections of a valid ticket end too: a new one needs a valid one again."""
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(secure_hdfs.configuration))
+    monkeypatch.setenv("KRB5_CONFIG", str(realm.krb5_conf))
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{cache}")
+
+    def allow() -> None:
+        cache.unlink(missing_ok=True)
+        monkeypatch.setenv("KRB5_CLIENT_KTNAME", f"FILE:{realm.keytab}")
+
+    with secure_hdfs.slow_way() as way:
+
+        def expire() -> None:
+            shutil.copy(expired, cache)
+            monkeypatch.delenv("KRB5_CLIENT_KTNAME")
+            way.cut()
+
+        site = a_remote_log(tmp_path / "site", {("orders", 0): 2}, rsm_config_url=f"{way.url}/{when}/remote")
+        allow()
+        assert_a_refused_copy_leaves_nothing(site, expire, allow, "kinit.*expired", when)
 
 
 def test_a_client_without_the_clusters_configuration_is_an_error(

@@ -21,8 +21,8 @@ from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 @pytest.fixture
 def url(real_hdfs: RealHdfs) -> Iterator[str]:
-    with real_hdfs.slow_way() as root:
-        yield f"{root}/{uuid4().hex}"
+    with real_hdfs.slow_way() as way:
+        yield f"{way.url}/{uuid4().hex}"
 
 
 @pytest.fixture

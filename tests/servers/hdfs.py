@@ -266,9 +266,15 @@ class SlowWay:
     def __init__(self, port: int) -> None:
         self._port = port
         self._server = socket.create_server(("127.0.0.1", 0))
+        self._clients: list[socket.socket] = []
 
-    def __enter__(self) -> str:
+    def __enter__(self) -> Self:
         Thread(target=self._accept, daemon=True).start()
+        return self
+
+    @property
+    def url(self) -> str:
+        """The root of the file system on this way."""
         return f"hdfs://127.0.0.1:{self._server.getsockname()[1]}"
 
     def __exit__(self, *_: object) -> None:
@@ -276,10 +282,17 @@ class SlowWay:
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
 
+    def cut(self) -> None:
+        """End every connection; a client may open a new one."""
+        for client in self._clients:
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._server.accept()
+                self._clients.append(client)
                 server = socket.create_connection(("127.0.0.1", self._port))
                 Thread(target=_pass_on, args=(client, server, 0.005), daemon=True).start()
                 Thread(target=_pass_on, args=(server, client, 0.0), daemon=True).start()
