@@ -200,6 +200,14 @@ def test_offsets_that_brokers_deleted_before_their_copy_fail_the_run_and_others_
     assert f"{whole}-0" not in failed.messages
     assert airflow.events_of(failed)[0]["partitions"] == [f"{whole}-0"]
 
+    assert run("topics", "set", gapped, "copy.over.gaps=true", "--config", site.config).exit_code == 0
+    lossy, later = airflow.run("copy_segments"), airflow.run("copy_segments")
+
+    assert lossy.state == "failed"
+    assert mentions(lossy.messages, f"{gapped}-0", "to 299", "they are lost", "copies go on from offset 300"), lossy
+    assert f"{gapped}-0" in airflow.events_of(lossy)[0]["partitions"]
+    assert later.state == "success"
+
 
 def test_a_retention_that_was_shortened_below_the_margin_fails_the_run_which_copies_all_the_same(
     airflow: AirflowHome, site: TieredSite, live: RealKafka, spark: SparkInProcess
