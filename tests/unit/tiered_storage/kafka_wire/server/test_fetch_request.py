@@ -136,5 +136,5 @@ def test_a_request_cut_off_or_garbled_is_refused_or_read(version: int, at: int, 
 def test_bytes_after_the_end_are_refused() -> None:
     frame, header = arrived(fetch(LATEST))
 
-    with pytest.raises(MalformedAnswerError, match="1 bytes after its end"):
+    with pytest.raises(MalformedAnswerError, match=r"\b1 bytes"):
         take_fetch(memoryview(bytearray(bytes(frame) + b"x")), header, MOST)

@@ -46,7 +46,7 @@ def test_an_api_or_a_version_that_is_not_listed_is_refused(key: int, version: in
     frame = memoryview(bytearray(4) + key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big", signed=True))
     frame = memoryview(bytearray(bytes(frame) + bytes(20)))
 
-    with pytest.raises(MalformedAnswerError, match="is not served here"):
+    with pytest.raises(MalformedAnswerError, match="not served"):
         read_header(frame, APIS)
 
 
