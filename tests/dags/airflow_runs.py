@@ -178,7 +178,7 @@ class AirflowHome:
             with create_session() as session:
                 session.get_one(Backfill, backfill.id).completed_at = datetime.now(UTC)
 
-    def events_of(self, run: FinishedRun) -> list[dict[str, object]]:
+    def events_of(self, run: FinishedRun) -> list[dict[str, Any]]:
         """Return what else the asset events of `run` say."""
         from airflow.models.asset import AssetEvent
         from airflow.utils.session import create_session
