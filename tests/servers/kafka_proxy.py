@@ -1,4 +1,4 @@
-"""A proxy before a broker that cuts or garbles answers to Fetch, as a broken network or machine would."""
+"""A proxy before a broker that cuts or garbles answers, as a broken network or machine would."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from kio.serial import entity_reader
 
 from servers.postgres_proxy import accepting
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
-from tiered_storage.kafka_wire.connections.apis import FETCH
+from tiered_storage.kafka_wire.connections.apis import API_VERSIONS, FETCH
 from tiered_storage.kafka_wire.connections.frames import Cursor
 from tiered_storage.kafka_wire.fetch import FetchDecoder, FetchPosition
 
+_LIBRDKAFKA = (b"librdkafka", b"confluent-kafka")
+"""What it calls itself."""
 _TAGS_AFTER_RECORDS = 3
 """Bytes after the records of an answer about one partition: three empty sections of tagged fields."""
 
@@ -56,18 +58,22 @@ class KafkaProxy:
     """Forwards connections to the broker at `broker`. See `kafka_proxy`.
 
     `faults` change answers to Fetch that have records, by the partition's number, and spare those to requests for
-    `spared_bytes` or less. A shorter answer than announced is the connection's last.
+    `spared_bytes` or less. `changes` change whole answers, with their size before them, by the key of what they answer;
+    not those to librdkafka, which a garbled one may crash. A shorter answer than announced is the connection's last.
     """
 
     address: str
     broker: str = ""
     faults: dict[int, Fault] = field(default_factory=dict)
     spared_bytes: int = 0
+    changes: dict[int, Callable[[bytearray], None]] = field(default_factory=dict)
     _times: Counter[int] = field(default_factory=Counter)
 
     def serve(self, client: socket.socket) -> None:
         """Forward one connection until either side ends it."""
         host, _, port = self.broker.rpartition(":")
+        keys: dict[int, int] = {}
+        is_spared = threading.Event()
         fetches: dict[int, tuple[int, Any]] = {}
         with client, socket.create_connection((host, int(port))) as server:
 
@@ -75,6 +81,10 @@ class KafkaProxy:
                 with suppress(OSError, EOFError):
                     while True:
                         frame = _frame(client)
+                        key, _, correlation_id = struct.unpack_from(">hhi", frame, 4)
+                        keys[correlation_id] = key
+                        if key == API_VERSIONS.key and any(name in frame for name in _LIBRDKAFKA):
+                            is_spared.set()
                         _remember_fetch(frame, fetches)
                         server.sendall(frame)
                 with suppress(OSError):
@@ -86,7 +96,10 @@ class KafkaProxy:
                 while True:
                     frame = _frame(server)
                     size = len(frame)
+                    change = self.changes.get(keys.pop(struct.unpack_from(">i", frame, 4)[0], -1))
                     self._garble(frame, fetches)
+                    if change is not None and not is_spared.is_set():
+                        change(frame)
                     client.sendall(frame)
                     if len(frame) < size:
                         break

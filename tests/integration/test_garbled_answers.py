@@ -1,10 +1,15 @@
-"""Answers to Fetch that are cut or garbled on their way: an error names them, and nothing wrong reaches the store."""
+"""Answers that are cut or garbled on their way: an error names them, and nothing wrong reaches the store.
+
+Nor do brokers delete what is not remote.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,7 +20,21 @@ from support.bad_clusters import without_patience
 from support.command_line import mentions
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored
 from support.records import varied_records
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.apis import (
+    DELETE_RECORDS,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    Api,
+)
+from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 
+MOST_SEGMENTS = 8
 SAMPLE_BYTES = 64 << 10
 """What a plan asks for: only the answers to workers are garbled."""
 
@@ -139,3 +158,89 @@ def test_an_answer_that_is_cut_once_is_asked_for_again(proxied: tuple[RealKafka,
     assert site.copied()
     assert len(cuts) > 1
     site.audited()
+
+
+@dataclass
+class Garbler:
+    """Spoils every other answer: a bit of it changes, or it is cut, or it answers another request."""
+
+    random: Random
+    _seen: int = 0
+    spoilt: list[str] = field(default_factory=list)
+    """What was done."""
+
+    def __call__(self, answer: bytearray) -> None:
+        self._seen += 1
+        if self._seen % 2 == 0:
+            return
+        how = self.random.choice(["bit", "bit", "bit", "cut", "correlation"])
+        if how == "bit":
+            at = self.random.randrange(8, len(answer))
+            answer[at] ^= 1 << self.random.randrange(8)
+            how = f"bit of byte {at} of {len(answer)}"
+        elif how == "cut":
+            del answer[len(answer) // 2 :]
+        else:
+            answer[7] ^= 1
+        self.spoilt.append(how)
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 10))])
+@pytest.mark.parametrize("api", [LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, METADATA, DELETE_RECORDS], ids=str)
+def test_garbled_answers_about_a_partition_lose_nothing(
+    proxied: tuple[RealKafka, KafkaProxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: Api, seed: int
+) -> None:
+    kafka, proxy = proxied
+    topic = f"garbled-{api}-{seed}"
+    trimmed = {"remote.storage.enable": True, "local.deletion.allowed": True, "local.retention.ms": 1}
+    site = LiveSite(kafka, tmp_path, (topic,), {"bootstrap.servers": proxy.address, "topics": {topic: trimmed}})
+    kafka.client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    sent = kafka.client.produce(topic, varied_records(300, seed=1), batch_num_messages=20)
+    assert site.copied()
+    garbler = Garbler(Random(f"{api} {seed}"))  # noqa: S311 - nothing secret
+    proxy.faults = {}
+    for round_number in range(2):
+        sent += kafka.client.produce(topic, varied_records(300, seed=2 + round_number), batch_num_messages=20)
+        proxy.changes = {api.key: garbler}
+        with monkeypatch.context() as patient:
+            without_patience(patient, 1)
+            # A garbled end makes a plan of as many segments as a run may copy: the brokers are asked for each.
+            results = [site.run("copy", "--max-segments", MOST_SEGMENTS), site.run("retain")]
+        proxy.changes = {}
+        for result in results:
+            assert result.exit_code in {0, 1}, (result, garbler.spoilt)
+            assert "Traceback" not in result.err, (result, garbler.spoilt)
+        ensure_all_is_there(site, sent)
+    assert garbler.spoilt
+
+    while site.copied():
+        pass
+    retained = site.run("retain")
+    assert retained.exit_code == 0, (retained, garbler.spoilt)
+    assert ensure_all_is_there(site, sent) == log_start(site) > 0
+    site.audited()
+
+
+def ensure_all_is_there(site: LiveSite, sent: list[Record]) -> int:
+    """See that the remote log begins with what was `sent`, and reaches to the broker's log start; return its end."""
+    with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        # Another topic id may have come: the cluster does not know it, so nothing was copied under it.
+        [copied] = [
+            each
+            for each in remote_log.segments.list_partitions()
+            if finished(remote_log.segments.list_remote_log_segments(each))
+        ]
+        end = reader.view(copied).remote_end
+        in_order = sorted(sent, key=lambda record: record.offset)
+        assert list(reader.records(copied, 0, end_offset=end)) == in_order[:end]
+    assert log_start(site) <= end
+    return end
+
+
+def log_start(site: LiveSite) -> int:
+    """Return the broker's log start."""
+    asked = TopicPartition(site.topics[0], 0)
+    with ClusterClient.by_properties({"bootstrap.servers": site.kafka.bootstrap_servers}) as client:
+        found = client.list_offsets({asked: OffsetSpec.EARLIEST})[asked]
+    assert isinstance(found, ListedOffset)
+    return found.offset
