@@ -7,9 +7,13 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from dags.airflow_runs import AirflowHome
+from servers.real_kafka import RealKafka
+from support.command_line import run
 from support.metric_receivers import StatsdListener, collecting
+from support.records import varied_records
 from support.tiered_site import TIERED, TieredSite, partition
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import RemoteStorageError, TieredStorageError
@@ -76,6 +80,38 @@ def test_statsd_receives_the_lag_by_topic_and_a_copy_brings_it_to_zero(
     assert after["airflow.remote_log.copy_lag_segments.orders"] == "0|g"
     assert after["airflow.remote_log.remote_bytes.orders"] == "3603|g"
     assert after["airflow.remote_log.offset_violations.orders"] == "0|g"
+
+
+def test_statsd_receives_how_far_copies_lag_behind_a_running_cluster(
+    airflow: AirflowHome, site: TieredSite, real_kafka: RealKafka, metrics: Any
+) -> None:
+    topic = "watched-by-a-dag"
+    real_kafka.client.create_topic(topic, 2, {"internal.segment.bytes": "16384", "segment.ms": str(1 << 60)})
+    for number in range(2):
+        real_kafka.client.produce(topic, varied_records(400, seed=number), partition=number, batch_num_messages=20)
+    settings = {
+        "bootstrap.servers": real_kafka.bootstrap_servers,
+        "state.directory": str(site.state),
+        "topics": {topic: dict(TIERED)},
+    }
+    site.config.write_text(yaml.safe_dump(settings))
+    name = "airflow.remote_log.copy_lag_{}." + topic
+    with closing(StatsdListener()) as listener:
+        metrics(statsd_on=True, statsd_host="127.0.0.1", statsd_port=listener.port, statsd_prefix="airflow")
+        behind = airflow.run("watch_remote_log")
+        assert behind.state == "success", behind.messages
+        before = listener.received_until(f"airflow.remote_log.offset_violations.{topic}")
+        while run("copy", "--json", "--config", site.config).rows:
+            pass
+        caught_up = airflow.run("watch_remote_log")
+        assert caught_up.state == "success", caught_up.messages
+        after = listener.received_until(f"airflow.remote_log.offset_violations.{topic}")
+    for unit in ("segments", "bytes", "seconds"):
+        assert float(before[name.format(unit)].partition("|")[0]) > 0, before
+        assert float(after[name.format(unit)].partition("|")[0]) == 0, after
+    assert after[f"airflow.remote_log.offset_violations.{topic}"] == "0|g"
+    rows = run("segments", "--json", "--config", site.config).rows
+    assert after[f"airflow.remote_log.remote_bytes.{topic}"] == f"{sum(row['bytes'] for row in rows)}|g"
 
 
 def test_opentelemetry_receives_the_same_with_the_topic_as_a_tag(
