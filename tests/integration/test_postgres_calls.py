@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,9 +74,12 @@ class Site:
     def cut(self, call: Call, message: int) -> tuple[str, bool]:
         """Make a call that loses its connection before the message of this number; return also whether it did."""
         self.store.topics.list()  # so that there is a connection
+        self.proxy.has_crashed.clear()
         self.proxy.cuts_before = message
         outcome = self.call(call)
         was_cut, self.proxy.cuts_before = not self.proxy.cuts_before, 0
+        if was_cut and self.proxy.crash is not None:
+            assert self.proxy.has_crashed.wait(60)
         return outcome, was_cut
 
     def garbled(self, call: Call, answer: int) -> tuple[str, bool]:
@@ -211,15 +215,14 @@ def test_a_write_whose_commit_is_not_confirmed_may_be_repeated(site: Site, name:
     assert site.dump() == twice
 
 
-@pytest.mark.parametrize("name", [*READS, "copy_to", "open"])
-@pytest.mark.parametrize("last", [2, pytest.param(200, marks=pytest.mark.nightly)])
-def test_a_read_that_loses_its_connection_is_retriable_and_changes_nothing(
-    site: Site, tmp_path: Path, name: str, last: int
-) -> None:
-    """The second message follows on BEGIN."""
+def ensure_retriable(site: Site, folder: Path, name: str, last: int) -> None:
+    """A read that is disturbed before any of the messages up to the one of number `last` may be repeated.
+
+    It changes nothing, and leaves no file in the empty `folder`. The second message follows on BEGIN.
+    """
 
     def copy(store: SqlMetadataStore, _: Filled) -> None:
-        target = tmp_path / "copied.db"
+        target = folder / "copied.db"
         assert not target.exists(), "a copy that broke off"
         store.copy_to(target)
         target.unlink()
@@ -236,7 +239,25 @@ def test_a_read_that_loses_its_connection_is_retriable_and_changes_nothing(
             break
         assert site.call(call) == "done"
     assert last == 2 or outcome == "done"
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [*READS, "copy_to", "open"])
+@pytest.mark.parametrize("last", [2, pytest.param(200, marks=pytest.mark.nightly)])
+def test_a_read_that_loses_its_connection_is_retriable_and_changes_nothing(
+    site: Site, tmp_path: Path, name: str, last: int
+) -> None:
+    ensure_retriable(site, tmp_path, name, last)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", [*READS, "copy_to", "open"])
+def test_a_read_whose_server_crashes_anywhere_is_retriable_and_changes_nothing(
+    site: Site, tmp_path: Path, name: str
+) -> None:
+    with mock.patch.object(site.proxy, "crash", lambda: the_server().restart(signal.SIGQUIT)):
+        ensure_retriable(site, tmp_path, name, last=200)
 
 
 @pytest.mark.parametrize("name", READS)

@@ -26,6 +26,9 @@ class PostgresProxy:
         """Whether the connection is lost right before the next COMMIT reaches the server, or right after it."""
         self.cuts_before = 0
         """The number of the message, from 1, before which the connection is lost; then 0. 0: none."""
+        self.crash: Callable[[], None] | None = None
+        """What happens before that message instead, which is then passed on if that is possible."""
+        self.has_crashed = threading.Event()
         self.change: Callable[[bytes], bytes] = bytes
         """Returns what is passed on of an answer, perhaps later; a shorter one is the connection's last."""
         self._server_port = port
@@ -68,6 +71,10 @@ class PostgresProxy:
             self.loses_commit = ""
             return True
         is_next, self.cuts_before = self.cuts_before == 1, max(0, self.cuts_before - 1)
+        if is_next and self.crash is not None:
+            self.crash()
+            self.has_crashed.set()
+            return False
         return is_next
 
 
@@ -130,6 +137,6 @@ def accepting(listener: socket.socket, serve: Callable[[socket.socket], None]) -
 
 
 def _served(serve: Callable[[socket.socket], None], client: socket.socket) -> None:
-    # A client that does not trust the certificate breaks the handshake off.
-    with suppress(OSError, struct.error):
+    # A client that does not trust the certificate breaks the handshake off. A server may be away.
+    with client, suppress(OSError, struct.error):
         serve(client)
