@@ -1,15 +1,18 @@
 """The embedded Airflow, really started: who gets in, what listens, what runs, and that nothing stays.
 
-It keeps its state in a PostgreSQL of the user's; `make demo` and the browser's tests use its own SQLite file.
+It keeps its state in a PostgreSQL of the user's, and the metadata of its remote log in another database there;
+`make demo` and the browser's tests use SQLite files.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,7 +20,9 @@ import httpx
 import psutil
 import pytest
 
-from servers.postgres import PASSWORD, the_server
+from servers.postgres import PASSWORD, USER, the_server
+from support.shown_secrets import holds
+from support.tiered_site import TIERED, TieredSite
 from tiered_storage_airflow.demo_cluster.brokers import free_ports
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.credentials import read
@@ -82,7 +87,9 @@ stop()
 """
 
 
-DAG_IDS = ("produce", "consume", "work", "stop")
+DAG_IDS = ("produce", "consume", "work", "stop", "copy_segments")
+METADATA = "metadata_of_make_up"
+"""The database of the metadata."""
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +101,21 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAirflow
     trial = DAGS.replace("POOLS", repr(slots)).replace("STOPPED", str(root / "stopped"))
     (root / "dags" / "trial.py").write_text(trial)
     (root / "dags" / "broken.py").write_text("from airflow.sdk import dag\nraise RuntimeError('broken on purpose')\n")
+    shutil.copy(PROJECT_ROOT / "dags" / "copy_segments.py", root / "dags")
+    site = TieredSite(root)
+    site.write_logs({"orders-0": 3})
+    the_server().database(METADATA)
+    site.configure({"orders": TIERED}, rlmm_config_url=f"postgresql://127.0.0.1:{the_server().port}/{METADATA}")
     [port] = free_ports(1)
-    airflow = EmbeddedAirflow(root / "state", port=port, dags_folder=root / "dags")
+    airflow = EmbeddedAirflow(site.state, site.config, port=port, dags_folder=root / "dags")
     said: list[str] = []
-    environ = {**os.environ, DATABASE_VARIABLE: the_server().database("airflow")}
+    environ = {
+        **os.environ,
+        DATABASE_VARIABLE: the_server().database("airflow"),
+        "AIRFLOW_CONN_REMOTE_LOG_METADATA_DEFAULT": json.dumps(
+            {"conn_type": "postgres", "login": USER, "password": PASSWORD}
+        ),
+    }
     started = services.up(airflow, say=said.append, environ=environ)
     try:
         assert said[-1] == f"Airflow is up: http://127.0.0.1:{port}"
@@ -106,7 +124,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAirflow
         assert said[-1] == f"Airflow is up already: http://127.0.0.1:{port}"
         yield started
     finally:
-        services.down(root / "state", say=said.append)
+        services.down(site.state, say=said.append)
 
 
 def test_nobody_gets_in_without_the_generated_login(running: RunningAirflow) -> None:
@@ -138,6 +156,25 @@ def test_a_run_gets_its_conf_connection_and_pool_and_its_asset_event_starts_anot
 def test_the_database_is_the_one_that_the_user_named(running: RunningAirflow) -> None:
     assert set(DAG_IDS) <= {dag_id for (dag_id,) in the_server().execute("SELECT dag_id FROM dag", "airflow")}
     assert not (running.home / "airflow.db").exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_copy_keeps_its_metadata_in_the_other_database_by_the_password_of_a_connection(
+    running: RunningAirflow,
+) -> None:
+    with services.connect(running) as api:
+        # The schedule's own run waits for it.
+        triggered = api.trigger("copy_segments", {}, run_after=datetime(2020, 1, 1, tzinfo=UTC))
+        api.unpause("copy_segments")
+        copied = api.wait_for_run(triggered, 600)
+        assert copied.state == "success", api.failures(copied)
+    finished = "SELECT start_offset FROM segments WHERE state = 1 ORDER BY start_offset"
+    assert the_server().execute(finished, METADATA) == [(0,), (10,), (20,)]
+    assert list(running.home.parent.rglob("*.db")) == []
+    logs = [path.read_bytes() for path in (running.home / "logs").rglob("*.log")]
+    assert logs
+    assert not any(holds(log, [PASSWORD.encode(), quote(PASSWORD, safe="").encode()]) for log in logs)
 
 
 def test_a_stop_begins_though_every_slot_of_every_pool_is_taken(running: RunningAirflow) -> None:
