@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import trustme
@@ -26,8 +27,10 @@ from tiered_storage.errors import ClusterRefusedError
 from tiered_storage.gateway.client_connection import LARGEST_BEFORE_LOGIN
 from tiered_storage.kafka_wire.brokers import Brokers
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import TOPIC_AUTHORIZATION_FAILED
+from tiered_storage.kafka_wire.connections.frames import decode_answer, encode_request, request
 from tiered_storage.kafka_wire.fetch import FetchedPartition
 
 TOPIC, LARGE = "gateway-guarded", "gateway-guarded-large"
@@ -135,9 +138,34 @@ def test_a_login_by_token_passes_through(site: LiveSite, guarded_broker: Guarded
         )
         with running_gateway(named.config, named.properties["gateway.port"]) as gateway:
             found = first_records(client_of(gateway, guarded_broker, "OAUTH"))
+            refused, is_closed = answer_to_token(unsecured_token("reader", seconds=-60), gateway)
 
     assert found.error_code == 0
     assert found.records
+    # The broker refuses a token in words only, and a client that is not logged in sends nothing large.
+    assert refused.error_code.value == 0
+    assert b"invalid_token" in refused.auth_bytes
+    assert is_closed
+
+
+def answer_to_token(token: str, gateway: RunningGateway) -> tuple[Any, bool]:
+    """Log in by a token; return the answer, and whether a request larger than a login's ends the connection."""
+    login = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+    with (
+        socket.create_connection(("127.0.0.1", gateway.port), STOP_SECONDS) as stranger,
+        stranger.makefile("rb") as file,
+    ):
+        stranger.settimeout(STOP_SECONDS)
+        asked = [
+            request(SASL_HANDSHAKE, 1, mechanism="OAUTHBEARER"),
+            request(SASL_AUTHENTICATE, 2, auth_bytes=login),
+        ]
+        for number, each in enumerate(asked):
+            stranger.sendall(encode_request(each, number, "stranger"))
+            answer = file.read(*struct.unpack(">i", file.read(4)))
+        stranger.sendall(struct.pack(">i", LARGEST_BEFORE_LOGIN + 1))
+        is_closed = file.read(1) == b""
+    return decode_answer(memoryview(answer), SASL_AUTHENTICATE, 2, 1), is_closed
 
 
 def test_tls_ends_at_the_gateway_and_is_taken_up_again(site: LiveSite, guarded_broker: GuardedKafka) -> None:

@@ -33,7 +33,6 @@ from tiered_storage.kafka_wire.connections.apis import ApiVersions
 from tiered_storage.kafka_wire.connections.error_codes import NONE, UNSUPPORTED_VERSION
 from tiered_storage.kafka_wire.connections.frames import (
     SIZE_BYTES,
-    body_of,
     decode_answer,
     decode_request,
     encode_answer,
@@ -48,6 +47,8 @@ _ERROR_CODE: Final = slice(SIZE_BYTES + 4, SIZE_BYTES + 6)
 _SCRAM: Final = "SCRAM-"
 _SCRAM_STEPS: Final = 2
 """A broker's first answer to SCRAM shows nothing of whether the client knows the password."""
+_OAUTHBEARER: Final = "OAUTHBEARER"
+"""A broker's first answer to a token that it refuses has no error code, but says why; the next answer has the code."""
 _IN_ADDRESSES: Final = {
     METADATA.key: broker_addresses.in_metadata,
     FIND_COORDINATOR.key: broker_addresses.in_coordinators,
@@ -78,6 +79,7 @@ class ClientRequests:
         self._metrics = metrics
         self._most_fetch_bytes = most_fetch_bytes
         self._login_steps = 1
+        self._refuses_in_words = False
         self._fetch = RemoteFetch(
             number, partitions, questions, metrics, failures, most_wait_ms, skips_missing=skips_missing
         )
@@ -129,13 +131,15 @@ class ClientRequests:
     def _handshake(self, frame: memoryview, header: RequestHeader) -> None:
         mechanism = header.body(frame).string(flexible=False)
         self._login_steps = _SCRAM_STEPS if mechanism.startswith(_SCRAM) else 1
+        self._refuses_in_words = mechanism == _OAUTHBEARER
 
     def _authenticate(self, _: memoryview, header: RequestHeader) -> Change:
         return partial(self._authenticated, header)
 
     def _authenticated(self, header: RequestHeader, answer: memoryview) -> Changed:
-        body = body_of(answer[SIZE_BYTES:], header.api, header.version, header.correlation_id)
-        self._login_steps -= body.int16() == NONE
+        found: Any = decode_answer(answer[SIZE_BYTES:], header.api, header.version, header.correlation_id)
+        is_refused = found.error_code.value != NONE or (self._refuses_in_words and found.auth_bytes)
+        self._login_steps -= not is_refused
         if not self._login_steps:
             self._connection.logged_in()
         return [answer]
