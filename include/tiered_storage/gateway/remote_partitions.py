@@ -108,6 +108,9 @@ class RemoteRead:
         end_row = row + min(max(count, 1), decided)
         origin = begin - fetched.source_position
         content = memoryview(fetched.content)[origin : origin + int(ends[end_row - row - 1])]
+        if 2 * len(content) < len(fetched.content):
+            # An answer of small portions of many partitions would keep the whole chunk of each.
+            content = memoryview(bytes(content))
         start = self.offset
         # The last batch of a segment that a later leader truncated reaches over its valid end.
         self.offset = min(int(table.last_offset[end_row - 1]) + 1, fetched.end_offset)

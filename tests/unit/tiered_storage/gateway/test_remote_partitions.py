@@ -67,6 +67,22 @@ def test_whole_batches_come_once_each_within_the_limit(counts: list[int], most: 
     run(work)
 
 
+def test_a_small_portion_does_not_keep_its_chunk_in_memory() -> None:
+    batches = [data(at) for at in range(10)]
+
+    async def work() -> None:
+        read = RemoteRead(given_batches(fetched(batches, 0, 10)), 0, 10)
+        assert await read.is_ready()
+        small = read.take(len(batches[0]), whole=True)
+        large = read.take(1 << 20, whole=True)
+        assert small is not None
+        assert large is not None
+        assert bytes(small.content.obj) == batches[0]
+        assert len(bytes(large.content.obj)) == sum(map(len, batches))
+
+    run(work)
+
+
 def test_a_batch_that_is_too_large_waits_unless_it_must_come_whole() -> None:
     async def work() -> None:
         read = RemoteRead(given_batches(fetched([data(0, count=3)], 0, 3)), 0, 3)
