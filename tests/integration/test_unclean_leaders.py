@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -70,21 +70,29 @@ def has_in_sync(brokers: BrokerCluster, topic: str, replicas: set[int]) -> bool:
     return set(brokers.admin().list_topics(topic, timeout=10).topics[topic].partitions[0].isrs) == replicas
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("way", ["fetched", "from-files"])
-def test_readers_follow_an_unclean_leader_and_what_it_lost_is_removed(
-    brokers: BrokerCluster, tmp_path: Path, way: str
-) -> None:
-    files = {"broker.log.dirs": {str(node): [str(brokers.log_dir(node))] for node in NODES}}
-    site = LiveSite(brokers, tmp_path, (), {**(files if way == "from-files" else {}), "topics": {way: OURS}}).write()
-    brokers.create_topic(way, 1, CONFIG, [[1, 2]])
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """What both leaders have, what the new one lost although it is remote, and what it wrote in place of that."""
+
+    shared: list[Record]
+    first: list[RemoteLogSegmentMetadata]
+    new: list[Record]
+
+    @property
+    def remote_end(self) -> int:
+        """Where the remote log ended before (exclusive)."""
+        return self.first[-1].end_offset + 1
+
+
+def elect_uncleanly(brokers: BrokerCluster, site: LiveSite, topic: str) -> Elected:
+    """Copy a topic, and let a replica lead it that lacks what was copied last."""
+    brokers.create_topic(topic, 1, CONFIG, [[1, 2]])
     client = RealKafkaClient(brokers.bootstrap_servers)
-    shared = client.produce(way, varied_records(410, seed=1), batch_num_messages=20)
-    wait_for(lambda: has_in_sync(brokers, way, {1, 2}), lambda: "broker 2 does not follow")
+    shared = client.produce(topic, varied_records(410, seed=1), batch_num_messages=20)
+    wait_for(lambda: has_in_sync(brokers, topic, {1, 2}), lambda: "broker 2 does not follow")
     brokers.kill(2)
-    wait_for(lambda: has_in_sync(brokers, way, {1}), lambda: "broker 2 is not missed")
-    lost = client.produce(way, varied_records(400, seed=2), batch_num_messages=20)
+    wait_for(lambda: has_in_sync(brokers, topic, {1}), lambda: "broker 2 is not missed")
+    lost = client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
     copied(site)
     first = finished(site)
     assert lineage(site) == [0]
@@ -94,11 +102,24 @@ def test_readers_follow_an_unclean_leader_and_what_it_lost_is_removed(
 
     brokers.kill(1)
     brokers.start(2)
-    wait_for(lambda: brokers.leader(way, 0) == 2, lambda: "broker 2 does not lead")
-    new = client.produce(way, varied_records(900, seed=3), batch_num_messages=20)
+    wait_for(lambda: brokers.leader(topic, 0) == 2, lambda: "broker 2 does not lead")
+    new = client.produce(topic, varied_records(900, seed=3), batch_num_messages=20)
     assert new[0].offset == len(shared)
     brokers.start(1)
-    wait_for(lambda: has_in_sync(brokers, way, {1, 2}), lambda: "broker 1 does not follow")
+    wait_for(lambda: has_in_sync(brokers, topic, {1, 2}), lambda: "broker 1 does not follow")
+    return Elected(shared, first, new)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", ["fetched", "from-files"])
+def test_readers_follow_an_unclean_leader_and_what_it_lost_is_removed(
+    brokers: BrokerCluster, tmp_path: Path, way: str
+) -> None:
+    files = {"broker.log.dirs": {str(node): [str(brokers.log_dir(node))] for node in NODES}}
+    site = LiveSite(brokers, tmp_path, (), {**(files if way == "from-files" else {}), "topics": {way: OURS}}).write()
+    elected = elect_uncleanly(brokers, site, way)
+    shared, first, new, remote_end = elected.shared, elected.first, elected.new, elected.remote_end
     again = copied(site)
 
     # Both leaders' segments are there, and readers get the offsets up to the election of one, the rest of the other.
@@ -119,4 +140,30 @@ def test_readers_follow_an_unclean_leader_and_what_it_lost_is_removed(
     start = left[0].start_offset
     assert remote_end <= start < end
     assert read(site, start, end) == [*shared, *new][start:end]
+    ensure_clean(site)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_an_unclean_leader_deletes_nothing_of_which_only_another_leaders_records_are_remote(
+    brokers: BrokerCluster, tmp_path: Path
+) -> None:
+    topic = "trimmed"
+    trimmed = {**OURS, "local.deletion.allowed": True, "local.retention.ms": 1}
+    site = LiveSite(brokers, tmp_path, (), {"topics": {topic: trimmed}}).write()
+    elected = elect_uncleanly(brokers, site, topic)
+    shared, new = elected.shared, elected.new
+    assert elected.remote_end < new[-1].offset
+
+    # All these offsets are remote, and those from the election on are records that nobody has any more.
+    retained = site.run("retain", "--json")
+    assert retained.exit_code == 0, retained.err
+    [start] = site.log_starts(topic, 1).values()
+    assert 0 < start <= len(shared)
+
+    end = copied(site)[-1][1] + 1
+    retained = site.run("retain", "--json")
+    assert retained.exit_code == 0, retained.err
+    assert site.log_starts(topic, 1) == {0: end}
+    assert read(site, 0, end) == [*shared, *new][:end]
     ensure_clean(site)
