@@ -1,7 +1,8 @@
-"""A database loses or garbles answers while brokers are under load: all catches up by itself."""
+"""A database is slow, or loses or garbles answers, while brokers are under load: all catches up by itself."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from servers.postgres_proxy import proxy
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, producer, wait_for
+from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, producer, wait_for
 from support.remote_servers import RemoteServers
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
 
@@ -17,6 +18,16 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
 
 TIMES = 10
 """How often each fault happens at least."""
+ANSWER_SECONDS = 0.02
+"""How long a slow database takes for each answer."""
+SLOW_RATE = 30
+"""Records a second, which copies keep up with while the database is slow."""
+
+
+def slow(answer: bytes) -> bytes:
+    """Pass an answer on after a while."""
+    time.sleep(ANSWER_SECONDS)
+    return answer
 
 
 def lost(_: bytes) -> bytes:
@@ -68,10 +79,10 @@ class Fault:
 
 @pytest.mark.parametrize(
     ("change", "nth", "applies"),
-    [(cut, 30, to_anything), (lost, 3, to_commit), (garbled, 30, to_anything)],
-    ids=["answers-cut", "commits-not-confirmed", "answers-garbled"],
+    [(slow, 1, to_anything), (cut, 30, to_anything), (lost, 3, to_commit), (garbled, 30, to_anything)],
+    ids=["slow", "answers-cut", "commits-not-confirmed", "answers-garbled"],
 )  # fmt: skip
-def test_all_catches_up_after_a_database_had(
+def test_all_catches_up_after_a_database_was(
     remote_servers: RemoteServers,
     tmp_path: Path,
     request: pytest.FixtureRequest,
@@ -86,7 +97,8 @@ def test_all_catches_up_after_a_database_had(
     with proxy(port) as between:
         between.change = fault
         site = remote_servers.site(tmp_path, topic, database=url.replace(f":{port}/", f":{between.port}/"))
-        with CopyLoop(site, "expire") as runs, producer(site, topic, ledger):
+        rate = SLOW_RATE if change is slow else RATE
+        with CopyLoop(site, "expire") as runs, producer(site, topic, ledger, rate):
             runs.wait_for_segments()
             fault.is_on = True
             later = len(runs.results) + 1
