@@ -1,7 +1,8 @@
-"""A database is slow, or loses or garbles answers, while brokers are under load: all catches up by itself."""
+"""A database that is slow, loses or garbles answers, or forgets what it acknowledged, while brokers are under load."""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,14 +11,21 @@ from pathlib import Path
 import pytest
 
 from servers.postgres_proxy import proxy
-from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, producer, wait_for
+from support.command_line import CommandResult, mentions
+from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveSite, producer, wait_for
 from support.remote_servers import RemoteServers
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
+from tiered_storage_airflow.demo_cluster.postgres import USER, PostgresServer
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
 
 TIMES = 10
 """How often each fault happens at least."""
+FORGETFUL = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
+"""What is acknowledged is written after seconds only: a crash loses it."""
+TRIMMED = {"remote.storage.enable": True, "local.deletion.allowed": True, "local.retention.ms": 1}
+
+
 ANSWER_SECONDS = 0.02
 """How long a slow database takes for each answer."""
 SLOW_RATE = 30
@@ -110,3 +118,47 @@ def test_all_catches_up_after_a_database_was(
         site.catch_up()
 
         site.ensure_exactly_once(ledger, topic)
+
+
+def test_a_database_that_forgets_trims_is_not_believed_until_its_metadata_are_rebuilt(
+    remote_servers: RemoteServers, tmp_path: Path
+) -> None:
+    topic, ledger, postgres = "database-forgets", Ledger(tmp_path / "ledger.csv"), remote_servers.postgres
+    remote_servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
+    site = remote_servers.site(tmp_path, topic, {"topics": {topic: TRIMMED}})
+    with producer(site, topic, ledger):
+        postgres.stop()
+        postgres.start(**FORGETFUL)
+        try:
+            while (refused := _copied_after_a_crash(postgres, site)).exit_code == 0:
+                # Only copies were forgotten: they are made again.
+                pass
+        finally:
+            postgres.stop()
+            postgres.start()
+        starts = site.log_starts(topic)
+        for result in (refused, site.run("copy"), site.run("retain"), site.run("expire")):
+            assert result.exit_code == 1, result
+            assert mentions(result.err, "older than", "rebuild-metadata")
+        assert site.log_starts(topic) == starts
+
+        # A person decides.
+        schema = f"DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION {USER}"
+        postgres.execute(schema, remote_servers.database(topic))
+        rebuilt = site.run("rebuild-metadata", "--yes")
+        assert rebuilt.exit_code == 0, rebuilt.err
+        assert site.run("topics", "allow-deletion", topic, "--only", "local").exit_code == 0
+        with CopyLoop(site, "retain") as runs:
+            runs.wait_for_trims(3)
+    site.catch_up()
+
+    site.ensure_exactly_once(ledger, topic)
+
+
+def _copied_after_a_crash(postgres: PostgresServer, site: LiveSite) -> CommandResult:
+    """Copy and trim, crash the database, and copy again; return the result of that."""
+    with CopyLoop(site, "retain") as runs:
+        runs.wait_for_trims()
+    postgres.stop(signal.SIGQUIT)
+    postgres.start(**FORGETFUL)
+    return site.run("copy")
