@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -24,6 +27,7 @@ from support.clocks import SharedClock
 from support.remote_logs import ENABLED, SEGMENT_BYTES, RemoteLogFiles, a_remote_log, partition_of, segments_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage_airflow.clusters import RUN_TIMEOUT
 from tiered_storage_airflow.demo_cluster.brokers import free_ports
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun
@@ -114,6 +118,14 @@ class CrashingAirflow:
         results = "".join(path.read_text() for path in self.files.root.rglob("result-*.jsonl"))
         with self.files.open() as remote_log:
             return {each for each in marked - finished_ids(remote_log) if each not in results}
+
+    def began_long_ago(self, run: DagRun) -> None:
+        """Let the run be older than its dagrun_timeout: the scheduler ends it at its next look."""
+        began = datetime.now(UTC) - RUN_TIMEOUT - timedelta(minutes=1)
+        with closing(sqlite3.connect(self.running.home / "airflow.db", timeout=60)) as database, database:
+            given = (began.strftime("%Y-%m-%d %H:%M:%S.%f"), run.dag_id, run.run_id)
+            changed = database.execute("UPDATE dag_run SET start_date = ? WHERE dag_id = ? AND run_id = ?", given)
+            assert changed.rowcount == 1
 
     def restart_scheduler(self) -> None:
         """Start a scheduler in place of one that was killed, with the rest of Airflow, and its tasks, as they are."""
@@ -322,6 +334,26 @@ def test_a_killed_task_is_tried_again_and_its_spark_job_ends_with_it(airflow: Cr
     airflow.let_go_on(worker)
     assert airflow.finish(run).state == "success"
     assert airflow.tries(run) == 2
+
+
+def test_a_run_that_timed_out_ends_with_its_spark_job_and_another_run_copies_its_segments(
+    airflow: CrashingAirflow,
+) -> None:
+    run, worker = airflow.halted_worker(CrashPoint.AFTER_DATA)
+    driver = driver_of(worker)
+    with airflow.files.open() as remote_log:
+        before = finished_ids(remote_log)
+    airflow.began_long_ago(run)
+    assert airflow.finish(run).state == "failed"
+    assert wait_until(lambda: not is_running(driver), 120)
+    airflow.let_go_on(worker)
+    with airflow.files.open() as remote_log:
+        assert finished_ids(remote_log) == before
+        held = [lease for lease in remote_log.leases.held() if run.run_id in lease.owner]
+        assert {lease.topic_id_partition for lease in held} == {partition_of(number=0), partition_of(number=1)}
+        # They end by themselves after lease.duration.ms; a person who does not want to wait ends them.
+        for lease in held:
+            remote_log.leases.end(lease.topic_id_partition, "test")
 
 
 def test_a_killed_scheduler_leaves_a_task_that_continues(airflow: CrashingAirflow) -> None:
