@@ -27,11 +27,14 @@ from support.broker_faults import (
     throttle,
     wait_for_replicas,
 )
+from support.command_line import mentions
 from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, TransactionalProducer, producer, wait_for
 from tiered_storage_airflow.demo_cluster.brokers import NODES, REQUEST_SECONDS, BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place, judge, read_local, read_remote
 
 nightly = pytest.mark.nightly
+TIERED = {"remote.storage.enable": True}
+TRIMMED = {**TIERED, "local.deletion.allowed": True, "local.retention.ms": 1}
 PASSWORD = "throw-away"
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 PROPERTIES = {
@@ -253,15 +256,14 @@ def _stored(site: LiveSite, topic: str) -> set[str]:
     return {name.removeprefix(f"{topic}-") for name in folders if name.startswith(topic)}
 
 
-def _acl(topic: str, operation: AclOperation) -> AclBinding:
+def _acl(name: str, operation: AclOperation, kind: ResourceType) -> AclBinding:
     return AclBinding(
-        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:remote-log", "*", operation,
-        AclPermissionType.ALLOW,
-    )  # fmt: skip
+        kind, name, ResourcePatternType.LITERAL, "User:remote-log", "*", operation, AclPermissionType.ALLOW
+    )
 
 
-def _grant(admin: AdminClient, topic: str, *operations: AclOperation) -> None:
-    for each in admin.create_acls([_acl(topic, operation) for operation in operations]).values():
+def _grant(admin: AdminClient, name: str, *operations: AclOperation, kind: ResourceType = ResourceType.TOPIC) -> None:
+    for each in admin.create_acls([_acl(name, operation, kind) for operation in operations]).values():
         each.result(REQUEST_SECONDS)
 
 
@@ -274,6 +276,58 @@ def _withdraw(admin: AdminClient, topic: str, operation: AclOperation) -> None:
         each.result(REQUEST_SECONDS)
 
 
+def _guarded(
+    brokers: BrokerCluster, root: Path, topics: tuple[str, ...], decided: Mapping[str, Any] = TIERED
+) -> LiveSite:
+    """Return a remote log of `topics` whose login has only the rights that it was granted."""
+    properties = root / "client.properties"
+    properties.write_text(
+        f"security.protocol=sasl_plaintext\nsasl.mechanism=PLAIN\nsasl.username=remote-log\nsasl.password={PASSWORD}\n"
+    )
+    properties.chmod(0o600)
+    settings = {
+        "bootstrap.servers": brokers.addresses("GUARDED"),
+        "cluster.client.properties.file": str(properties),
+        "topics": {topic: dict(decided) for topic in topics},
+    }
+    return LiveSite(brokers, root, topics, settings).write()
+
+
+@nightly
+@pytest.mark.timeout(900)
+def test_a_withdrawn_right_to_delete_stops_the_trims_of_its_topic_alone(
+    brokers: BrokerCluster, tmp_path: Path, topic: str, ledger: Ledger
+) -> None:
+    other, admin = f"{topic}-other", brokers.admin()
+    rights = (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.DELETE)
+    for name in (topic, other):
+        brokers.create_topic(name, 1, SMALL_SEGMENTS)
+        _grant(admin, name, *rights)
+    _grant(admin, "__consumer_offsets", AclOperation.DESCRIBE)
+    _grant(admin, "kafka-cluster", AclOperation.DESCRIBE, kind=ResourceType.BROKER)
+    _grant(admin, "*", AclOperation.DESCRIBE, kind=ResourceType.GROUP)
+    site = _guarded(brokers, tmp_path, (topic, other), TRIMMED)
+    others = Ledger(tmp_path / "others.csv")
+    with CopyLoop(site, "retain") as runs, producer(site, topic, ledger), producer(site, other, others):
+        runs.wait_for_trims(2)
+        _withdraw(admin, topic, AclOperation.DELETE)
+        retained = runs.others["retain"]
+        wait_for(lambda: retained[-1].exit_code == 1, lambda: str(retained[-2:]))
+        assert mentions(retained[-1].err, f"{topic}-0", "right Delete", f"--topic {topic}"), retained[-1]
+        starts = site.log_starts(topic, 1)
+        # Of the other topic.
+        runs.wait_for_trims()
+        assert site.log_starts(topic, 1) == starts
+        _grant(admin, topic, AclOperation.DELETE)
+        runs.wait_for_trims(2)
+        assert site.log_starts(topic, 1)[0] > starts[0]
+
+    site.catch_up()
+
+    site.ensure_exactly_once(ledger, topic)
+    site.ensure_exactly_once(others, other)
+
+
 @nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("operation", [AclOperation.READ, AclOperation.DESCRIBE_CONFIGS, AclOperation.DESCRIBE])
@@ -284,16 +338,7 @@ def test_a_right_that_is_withdrawn_stops_its_topic_alone_until_it_is_given_back(
     for name in (topic, other):
         brokers.create_topic(name, 1, SMALL_SEGMENTS)
         _grant(admin, name, AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
-    properties = tmp_path / "client.properties"
-    properties.write_text(
-        f"security.protocol=sasl_plaintext\nsasl.mechanism=PLAIN\nsasl.username=remote-log\nsasl.password={PASSWORD}\n"
-    )
-    properties.chmod(0o600)
-    settings = {
-        "bootstrap.servers": brokers.addresses("GUARDED"),
-        "cluster.client.properties.file": str(properties),
-    }
-    site = LiveSite(brokers, tmp_path, (topic, other), settings).write()
+    site = _guarded(brokers, tmp_path, (topic, other))
     others = Ledger(tmp_path / "others.csv")
     with CopyLoop(site) as copies, producer(site, topic, ledger), producer(site, other, others):
         wait_for(lambda: copies.partitions == {f"{topic}-0", f"{other}-0"}, lambda: str(copies.results[-2:]))
