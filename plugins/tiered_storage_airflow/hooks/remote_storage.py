@@ -20,8 +20,8 @@ class RemoteStorageHook(BaseHook):
     """Opens the object store that the settings name, with the connection's endpoint and secrets.
 
     :param remote_storage_conn_id: a connection of type remote_storage, or of the store's usual type: aws, wasb,
-        google_cloud_platform, hdfs, webhdfs. If it does not exist, the hook uses the environment's variables (AWS_*,
-        AZURE_*, HADOOP_*), as every tool of that store does. A local directory needs none.
+        google_cloud_platform (untested), hdfs, webhdfs. If it does not exist, the hook uses the environment's variables
+        (AWS_*, AZURE_*, HADOOP_*), as every tool of that store does. A local directory needs none.
     :param cluster: the name of another cluster; its own connection (`{remote_storage_conn_id}__{cluster}`) goes first
     """
 

@@ -56,7 +56,7 @@ class ObjectStore:
     """The ObjectClient of a bucket, or of a part of one."""
 
     def __init__(self, url: str, options: ObjectStoreOptions) -> None:
-        """Use `url`: s3://bucket/prefix, gs://bucket/prefix or az://container/prefix. Nothing is sent yet.
+        """Use `url`: s3://bucket/prefix, az://container/prefix, or gs://bucket/prefix (untested). Nothing is sent yet.
 
         Raises ConfigurationError if URL and options make no store.
         """
