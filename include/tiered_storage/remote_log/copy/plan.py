@@ -127,7 +127,7 @@ def plan_copy(
     notices.extend((*watch.notices(selection.scope, states), *(notice for found in looked for notice in found.notices)))
     unreadable.extend(found.uncopyable for found in looked if found.uncopyable is not None)
     _report_elsewhere(looked, notices, unreadable)
-    chosen, left = _within(looked, selection.max_segments)
+    chosen, lost, left = _within(looked, selection.max_segments)
     notices.extend(_left_to_later(sum(found.waiting for found in looked), left))
     return CopyPlan(
         tuple(chosen),
@@ -136,7 +136,7 @@ def plan_copy(
         tuple(notices),
         tuple(seen for found in looked for seen in found.lineages),
         replacing,
-        (*watch.alarms, *(alarm for found in looked for alarm in found.alarms)),
+        (*watch.alarms, *lost),
     )
 
 
@@ -170,11 +170,13 @@ class _Found:
     alarms: tuple[Finding, ...] = ()
 
 
-def _within(looked: Sequence[_Found], most: int | None) -> tuple[list[PlannedSegment], int]:
-    """Return what is due, each partition's earliest in turns up to `most` in all, and how many segments are left."""
-    shares = in_turns([len(found.due) for found in looked], most)
-    chosen = [due for found, share in zip(looked, shares, strict=True) for due in found.due[:share]]
-    return chosen, sum(len(found.due) for found in looked) - len(chosen)
+def _within(looked: Sequence[_Found], most: int | None) -> tuple[list[PlannedSegment], list[Finding], int]:
+    """Return what is due, each partition's earliest in turns up to `most` in all, its alarms, and how many are left."""
+    chosen, alarms = list[PlannedSegment](), list[Finding]()
+    for found, share in zip(looked, in_turns([len(found.due) for found in looked], most), strict=True):
+        chosen += found.due[:share]
+        alarms += found.alarms if share else ()
+    return chosen, alarms, sum(len(found.due) for found in looked) - len(chosen)
 
 
 def _report_elsewhere(looked: Sequence[_Found], notices: list[Finding], unreadable: list[Finding]) -> None:

@@ -102,6 +102,7 @@ class CopyPlan:
             segments=tuple(one for one in self.segments if str(one.topic_id_partition) not in names),
             unreadable=(*self.unreadable, *unreadable),
             lineages=tuple(one for one in self.lineages if str(one.topic_id_partition) not in names),
+            alarms=tuple(one for one in self.alarms if one.partition not in names),
         )
 
 

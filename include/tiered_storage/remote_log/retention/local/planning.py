@@ -1,7 +1,7 @@
 """Plan local retention over all partitions, within the room of one run.
 
 All partitions take a segment in turn until the room is used up. So a partition whose trim fails in every run keeps no
-other from its share.
+other from its share, unless there are more partitions than room.
 """
 
 from __future__ import annotations
@@ -57,13 +57,18 @@ class LocalRetentionPlanner:
         """
         moments = _moments(occasions)
         left: list[Finding] = []
-        planned = [
-            (one, plan)
-            for one in self._allowed(selection, moments, left)
-            if (plan := self._plan_or_leave(one, None, left)) is not None
-        ]
-        shares = in_turns([len(plan.segments) for _, plan in planned], max_segments)
-        return list(self._within(planned, shares, left)), left
+        planned, held = list[_Planned](), 0
+        for one in self._allowed(selection, moments, left):
+            plan = self._plan_or_leave(one, max_segments + 1, left)
+            if plan is None:
+                continue
+            due = len(plan.segments)
+            # All plans of a backlog together would take memory without a bound: those beyond are made again.
+            is_kept = held + due <= max_segments
+            held += due if is_kept else 0
+            planned.append(_Planned(one, due, plan if is_kept else None))
+        shares = in_turns([each.due for each in planned], max_segments)
+        return list(self._within(planned, shares, max_segments, left)), left
 
     def of(self, log: PartitionLog, settings: TopicSettings, now: int, most: int | None = None) -> LocalRetentionPlan:
         """Return the plan for one partition; see plan_local_retention and plan_cluster_retention.
@@ -108,7 +113,7 @@ class LocalRetentionPlanner:
                 continue
             yield _Allowed(log, decision.settings, now)
 
-    def _plan_or_leave(self, one: _Allowed, most: int | None, left: list[Finding]) -> LocalRetentionPlan | None:
+    def _plan_or_leave(self, one: _Allowed, most: int, left: list[Finding]) -> LocalRetentionPlan | None:
         try:
             return self.of(one.log, one.settings, one.now, most)
         except (LineageContradictedError, InvalidLogDirectoryError, SourceClusterError) as error:
@@ -116,21 +121,21 @@ class LocalRetentionPlanner:
             return None
 
     def _within(
-        self, planned: Iterable[tuple[_Allowed, LocalRetentionPlan]], shares: Iterable[int], left: list[Finding]
+        self, planned: Iterable[_Planned], shares: Iterable[int], max_segments: int, left: list[Finding]
     ) -> Iterator[LocalRetentionPlan]:
         """Yield each plan within its share; what a partition cannot use of its share is for the next that was cut."""
         unused = 0
-        for (one, whole), share in zip(planned, shares, strict=True):
-            due = len(whole.segments)
-            if due <= share:
-                yield whole
-                continue
+        for each, share in zip(planned, shares, strict=True):
+            due, plan = each.due, each.plan
             most = min(due, share + unused)
-            plan = whole if most == due else self._plan_or_leave(one, most, left)
+            if plan is None or most < due:
+                plan = self._plan_or_leave(each.allowed, most, left)
             taken = 0 if plan is None else len(plan.segments)
             unused += share - taken
-            if plan is not None:
-                yield plan if taken == due or plan.held_back else replace(plan, notes=(*plan.notes, _cut(taken, due)))
+            if plan is None:
+                continue
+            is_whole = taken == due or plan.held_back
+            yield plan if is_whole else replace(plan, notes=(*plan.notes, _cut(taken, due, max_segments)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,15 @@ class _Allowed:
     log: PartitionLog
     settings: TopicSettings
     now: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """How many segments are `due` of a partition, at most one more than a run may delete; its plan, unless dropped."""
+
+    allowed: _Allowed
+    due: int
+    plan: LocalRetentionPlan | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +180,9 @@ def _moments(occasions: Iterable[Occasion]) -> _Moments:
     return _Moments(max(of_all, default=None), named)
 
 
-def _cut(taken: int, due: int) -> str:
+def _cut(taken: int, due: int, max_segments: int) -> str:
+    known = f"{due}" if due <= max_segments else f"{due} or more"
     return (
-        f"this run deletes {taken} of the {due} segments that are due; the next runs delete the others "
+        f"this run deletes {taken} of the {known} segments that are due; the next runs delete the others "
         "(local.retention.max.segments.per.run or --max-segments)"
     )

@@ -713,8 +713,32 @@ def test_a_gap_is_an_error_until_somebody_decides_and_copied_over_an_alarm_once(
     assert alarm in gapped.troubles
     assert mentions(alarm.message, lost, "they are lost, and copies go on from offset 20 (copy.over.gaps)")
     assert (gapped.unreadable, gapped.notices) == ((), ())
+    assert gapped.without([Finding("orders-0", "forked")]).alarms == ()
     # Where nothing is due yet, a person reads of it, and the run that copies on raises the alarm.
     [notice] = empty.notices
     assert mentions(notice.message, "offsets 10 to 34", "they are lost")
     assert (empty.segments, empty.troubles) == ((), ())
     assert (later.troubles, later.notices) == ((), ())
+
+
+def test_a_run_that_copies_nothing_of_a_partition_raises_no_alarm_of_its_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = CutRules(SEGMENT_BYTES, 1 << 50, 1 << 20, 4096, 1 << 20)
+    uncut = UncutLog(rules, lambda _: 0, lambda _: SEGMENT_BYTES / 10, lambda _: -1, lambda _: {})
+    files, second = (
+        a_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3}, copy_over_gaps=True),
+        partition_of("orders", 1),
+    )
+
+    with files.open() as remote_log:
+        finish(remote_log, 0, 9, of=second)
+        logs = [
+            replace(local_log(remote_log, partition), segments=(), log_start_offset=log_start, uncut=uncut)
+            for partition, log_start in ((ORDERS_0, 0), (second, 20))
+        ]
+        monkeypatch.setattr(type(remote_log.source), "partitions", lambda _: iter(logs))
+        one, two = (remote_log.plan_copy(max_segments=most) for most in (1, 2))
+
+    assert (due(one), one.alarms) == ([("orders-0", 0, 34)], ())
+    assert [alarm.partition for alarm in two.alarms] == ["orders-1"]

@@ -461,6 +461,8 @@ def test_a_plan_notes_what_the_limit_of_a_run_leaves_of_each_partition(tmp_path:
     assert mentions(of_first, "deletes 1 of the 3 segments", "local.retention.max.segments.per.run", "--max-segments")
     assert mentions(of_third, "deletes 1 of the 2 segments")
     assert ["deletes 0 of the" in note for plan in scarce for note in plan.notes] == [False, True, True]
+    [of_first] = scarce[0].notes
+    assert "deletes 1 of the 2 or more segments" in of_first
 
 
 def test_all_occasions_of_a_run_share_one_limit_and_the_latest_counts(tmp_path: Path) -> None:
