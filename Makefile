@@ -55,10 +55,11 @@ test: setup-test test-unit ## Run all tests but the nightly ones
 test-unit: setup-test ## Run the unit tests only, on all cores
 	@$(PYTHON_BIN)/python -m pytest tests/unit --numprocesses=auto --dist=worksteal
 
-check: setup-test ## Lint, formatting, types, and whether the generated documents are up to date
+check: setup-test ## Lint, formatting, types, the graph of packages, and whether the generated documents are up to date
 	@$(PYTHON_BIN)/ruff check $(CODE)
 	@$(PYTHON_BIN)/ruff format --check $(CODE)
 	@$(PYTHON_BIN)/mypy --strict $(CODE)
+	@$(PYTHON_BIN)/python -m pytest tests/unit/test_package_graph.py
 	@$(PYTHON_BIN)/python -m tiered_storage.settings.reference --check docs/configuration.md
 
 format: setup-test ## Format the code and fix what ruff can fix
