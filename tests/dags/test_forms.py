@@ -123,7 +123,7 @@ def test_a_limit_narrows_what_is_deleted(airflow: AirflowHome, site: TieredSite,
     site.copy()
     run = airflow.run("enforce_local_retention", {"max_segments": 4})
     assert run.state == "success", run.messages
-    assert [site.local(name) for name in ("orders-0", "orders-1")] == [[30], [10, 20, 30]]
+    assert [site.local(name) for name in ("orders-0", "orders-1")] == [[20, 30], [20, 30]]
     run = airflow.run("expire_remote_segments", {"max_segments": 5})
     assert run.state == "success", run.messages
     assert [len(site.segments(name)) for name in ("orders-0", "orders-1")] == [0, 1]
