@@ -50,7 +50,7 @@ def copy_segments(cluster: Cluster) -> None:
         conn_id="spark_default", pool=cluster.pool("remote_log_copier"), execution_timeout=timedelta(hours=1),
     )  # fmt: skip
     committed = CommitMetadataOperator.partial(
-        task_id="commit_metadata", map_index_template="{{ batch_name }}",
+        task_id="commit_metadata", plan=plan.output, map_index_template="{{ batch_name }}",
         settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     ).expand(results=copied.output)  # fmt: skip
     # Announces what was committed even if other partitions failed; skips itself if nothing was committed.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -186,8 +187,8 @@ def produce(live: RealKafka, topic: str) -> None:
 def test_offsets_that_brokers_deleted_before_their_copy_fail_the_run_and_others_are_copied(
     airflow: AirflowHome, site: TieredSite, live: RealKafka, spark: SparkInProcess
 ) -> None:
-    gapped, whole = "gapped-for-a-dag", "whole-for-a-dag"
-    write_topics(site, live, gapped, whole)
+    gapped, whole, failing = "gapped-for-a-dag", "whole-for-a-dag", "failing-for-a-dag"
+    write_topics(site, live, gapped, whole, failing)
     assert run("copy", "--config", site.config).exit_code == 0
     for topic in (gapped, whole):
         produce(live, topic)
@@ -201,9 +202,15 @@ def test_offsets_that_brokers_deleted_before_their_copy_fail_the_run_and_others_
     assert airflow.events_of(failed)[0]["partitions"] == [f"{whole}-0"]
 
     assert run("topics", "set", gapped, "copy.over.gaps=true", "--config", site.config).exit_code == 0
-    lossy, later = airflow.run("copy_segments"), airflow.run("copy_segments")
+    produce(live, failing)
+    spark.meanwhile = partial(live.client.delete_records, failing, 0, 300)
+    lossy = airflow.run("copy_segments")
+    assert run("topics", "disable", failing, "--config", site.config).exit_code == 0
+    later = airflow.run("copy_segments")
 
     assert lossy.state == "failed"
+    assert lossy.tasks["all_committed"] == "upstream_failed"
+    assert mentions(lossy.messages, f"{failing}-0", "OFFSET_OUT_OF_RANGE"), lossy
     assert mentions(lossy.messages, f"{gapped}-0", "to 299", "they are lost", "copies go on from offset 300"), lossy
     assert f"{gapped}-0" in airflow.events_of(lossy)[0]["partitions"]
     assert later.state == "success"

@@ -101,17 +101,20 @@ class CommitMetadataOperator(RemoteLogOperator):
     of committed segments.
 
     :param results: one element of what CopySegmentsOperator returned: the batch's name and its paths
+    :param plan: what PlanCopyOperator returned. A failure repeats the plan's alarms: no later task of the run names
+        them then, and what is lost in a gap no later plan finds. Empty: it repeats none
     """
 
-    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "results")
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "results", "plan")
 
-    def __init__(self, *, results: dict[str, str], **kwargs: Any) -> None:
+    def __init__(self, *, results: dict[str, str], plan: str | XComArg = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.results = results
+        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
 
     def execute(self, context: Context) -> str:
         """Commit, write the list of what became visible, and fail for what did not."""
-        from tiered_storage.remote_log.copy.tasks import CopyOutcome
+        from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
         context["batch_name"] = self.results["name"]  # type: ignore[typeddict-unknown-key]  # for map_index_template
@@ -120,6 +123,8 @@ class CommitMetadataOperator(RemoteLogOperator):
             report = remote_log.commit_copy(outcomes)
             path = own_path(context, self.results["committed"])
             remote_log.work.write(path, report.committed, RemoteLogSegmentMetadata)
+            repeats = not report.is_whole and self.plan
+            plans = remote_log.work.read(own_path(context, self.plan), CopyPlan) if repeats else []
         for segment in report.committed:
             self.log.info(
                 "committed: %s offsets %d to %d", segment.topic_id_partition, segment.start_offset, segment.end_offset
@@ -128,7 +133,9 @@ class CommitMetadataOperator(RemoteLogOperator):
             self.log.warning("%s %s", notice.partition, notice.message)
         if report.is_whole:
             return path
-        message = _sentence([*report.failures, *report.damages], f"{len(report.committed)} segments committed, but")
+        alarms = [alarm for plan in plans for alarm in plan.alarms]
+        troubles = [*report.failures, *report.damages, *alarms]
+        message = _sentence(troubles, f"{len(report.committed)} segments committed, but")
         raise AirflowException(message) if report.is_undecided else AirflowFailException(message)
 
 
