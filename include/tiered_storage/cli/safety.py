@@ -28,6 +28,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.context import stop_by_metadata_alone
 from tiered_storage.remote_log.metadata.safety import Stop
+from tiered_storage.settings.settings import WHERE_METADATA_ARE, load_settings
 
 _COLUMNS = ("stopped", "said by", "said at", "reason")
 _FAILURE_COLUMNS = ("partition", "segment id", "attempts", "first failed at", "last failed at", "error")
@@ -96,7 +97,8 @@ def _stopped(reason: str, config: Path | None, output: Output) -> Stop | None:
         raise
     except (TieredStorageError, OSError) as error:
         try:
-            stop = stop_by_metadata_alone(reason, _person(), wall_clock, config)
+            where = load_settings(config, only=WHERE_METADATA_ARE)
+            stop = stop_by_metadata_alone(where, reason, _person(), wall_clock)
         except (TieredStorageError, OSError):
             output.say(f"note: {_NOT_STOPPED}")
             raise

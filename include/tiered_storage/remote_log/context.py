@@ -42,7 +42,7 @@ from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 from tiered_storage.remote_log.tiering_policy import decided_topic, effective
 from tiered_storage.settings.own_managers import METADATA_MANAGER
 from tiered_storage.settings.properties.types import SecretUrl, refuse_credentials_in_endpoint
-from tiered_storage.settings.settings import WHERE_METADATA_ARE, Settings, load_settings
+from tiered_storage.settings.settings import Settings
 
 
 def store_options(settings: Settings, environ: Mapping[str, str] = os.environ) -> ObjectStoreOptions:
@@ -166,13 +166,13 @@ def ensure_sql_metadata(settings: Settings) -> None:
         )
 
 
-def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path | None = None) -> Stop | None:
+def stop_by_metadata_alone(settings: Settings, reason: str, said_by: str, clock: Clock) -> Stop | None:
     """Stop all deletions even if only the metadata store can be opened; return the recorded stop.
 
-    Only the settings that locate the metadata (the file `config`, or the usual one) need to be valid. Raises
-    ConfigurationError if those cannot be read, and what the metadata store raises.
+    Of `settings` only those that locate the metadata count: load them with WHERE_METADATA_ARE, so that no other one
+    needs to be valid. Raises what the metadata store raises.
     """
-    with open_metadata(load_settings(config, only=WHERE_METADATA_ARE), clock) as store:
+    with open_metadata(settings, clock) as store:
         store.safety.stop(reason, said_by)
         return store.safety.stopped()
 

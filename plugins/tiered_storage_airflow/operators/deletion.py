@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tiered_storage_airflow.forms.fields import warn_of_unknown_fields
+from tiered_storage_airflow.hooks.remote_log_metadata import RemoteLogMetadataHook
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, fail_for_left, log_stop
 from tiered_storage_airflow.runs.scope import is_switched_on, required_number
 from tiered_storage_airflow.runs.summary import keep_done, summarize
@@ -270,13 +271,11 @@ class StopDeletionsOperator(RemoteLogOperator):
         return not lift
 
     def _stop(self, by: str, context: Context) -> None:
-        """Stop deletions if the metadata can be reached, whatever is wrong with store and settings.
+        """Stop the cluster's deletions if its metadata can be reached, whatever is wrong with store and settings.
 
         Raises AirflowFailException, after the stop, if the store belongs to other metadata: those still delete.
         """
-        from tiered_storage.clock import wall_clock
         from tiered_storage.errors import OutdatedMetadataError, TieredStorageError
-        from tiered_storage.remote_log.context import stop_by_metadata_alone
 
         outdated = None
         try:
@@ -287,10 +286,22 @@ class StopDeletionsOperator(RemoteLogOperator):
                     outdated = str(error)
                 self._summarize(remote_log, context, "stopped", by)
         except (TieredStorageError, AirflowException, OSError) as error:
-            stop_by_metadata_alone(self.reason, by, wall_clock)
+            self._stop_by_metadata_alone(by)
             self.log.warning("deletions are stopped, but only the metadata record it; repair this error: %s", error)
         if outdated is not None:
             raise AirflowFailException(outdated)
+
+    def _stop_by_metadata_alone(self, by: str) -> None:
+        from tiered_storage.clock import wall_clock
+        from tiered_storage.remote_log.context import stop_by_metadata_alone
+        from tiered_storage.settings.settings import WHERE_METADATA_ARE, load_cluster_settings
+
+        # A form may not say where the metadata are, and its text may be what is invalid.
+        overrides = self.settings if isinstance(self.settings, Mapping) and not self._is_form else None
+        where = load_cluster_settings(self.cluster, overrides=overrides, only=WHERE_METADATA_ARE)
+        stop_by_metadata_alone(
+            RemoteLogMetadataHook(cluster=self.cluster).with_login(where), self.reason, by, wall_clock
+        )
 
     def _summarize(self, remote_log: RemoteLogManager, context: Context, deletions: str, by: str) -> None:
         summarize(remote_log, context, self.log, deletions=deletions, by=by, reason=self.reason or "none given")

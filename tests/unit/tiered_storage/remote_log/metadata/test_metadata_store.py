@@ -15,6 +15,7 @@ from support.remote_logs import RemoteLogFiles, a_remote_log, assert_clean, copy
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import stop_by_metadata_alone
 from tiered_storage.remote_log.metadata.metadata_store import MetadataManager
+from tiered_storage.settings.settings import load_settings
 
 SITE = """
 from recipes.metadata import MemoryMetadata
@@ -64,7 +65,7 @@ def test_a_class_of_ones_own_keeps_the_metadata(tmp_path: Path) -> None:
     with files.open() as remote_log:
         assert_clean(remote_log)
     assert is_there(tmp_path)
-    stop = stop_by_metadata_alone("a reason", "me", files.clock, files.config)
+    stop = stop_by_metadata_alone(load_settings(files.config), "a reason", "me", files.clock)
     assert stop is not None
     with files.open() as remote_log:
         assert remote_log.safety.stopped() == stop
