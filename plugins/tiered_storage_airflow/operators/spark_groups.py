@@ -40,15 +40,19 @@ END_WITH_TASK = SPARK_JOBS / "end_with_task.py"
 QUIET = {"spark.log.level": "WARN", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 """Defaults for `conf`: Spark logs warnings only, and shows no web page and no progress bars."""
 
-END_SECONDS = 10.0
-"""How long (s) Spark may take to end its workers and remove its temporary files before it is killed."""
+END_SECONDS = 3.0
+"""How long (s) Spark may take to end its workers and remove its temporary files before the task kills it.
+
+Airflow's supervisor kills the task 5 s after SIGTERM: Spark and its workers must be gone before.
+"""
 
 
 class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
     """Base of operators that run a job in groups with Spark, wherever the Spark connection points.
 
     Spark's workers never touch the metadata store. The task logs the job's progress every half minute. It ends a job
-    that moves no byte for copy.stuck.after.ms. Spark ends with the task, however that ends.
+    that moves no byte for copy.stuck.after.ms. Spark ends with the task, however that ends; a task that is ending, by
+    SIGTERM or because its time is up, begins no further job.
 
     Its parameters are those of RemoteLogOperator and of SparkSubmitOperator, such as `conn_id`, `executor_memory` and
     `conf`; the job itself sets `application`, `application_args`, `name` and `py_files`.
@@ -64,6 +68,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         # A retry starts again, under new segment ids: it must not join the first try's job.
         super().__init__(conn_id=conn_id, durable=False, **kwargs)
         self.spark_conn_id = conn_id
+        self.is_ending = False
 
     def watch(self, remote_log: RemoteLogManager, job: JobFolder, size: JobSize) -> JobWatch:
         """Return the watch over the running job, for a `with`."""
@@ -73,7 +78,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
             self.log.info("so far: %s", progress)
 
         stuck_after_ms = remote_log.settings.copy_stuck_after_ms
-        return JobWatch(job, size, stuck_after_ms=stuck_after_ms, say=say, on_stuck=self.on_kill)
+        return JobWatch(job, size, stuck_after_ms=stuck_after_ms, say=say, on_stuck=self._end_spark)
 
     def _get_hook(self) -> SparkSubmitHook:
         hook = super()._get_hook()
@@ -83,6 +88,11 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         return hook
 
     def on_kill(self) -> None:
+        """End Spark, and begin no further job: Airflow calls this while `execute` runs, which goes on afterwards."""
+        self.is_ending = True
+        self._end_spark()
+
+    def _end_spark(self) -> None:
         """End Spark and what spark-submit started: a child that hangs keeps the output open, and so the task alive."""
         submitted = None if self._hook is None else self._hook._submit_sp
         started: list[psutil.Process] = []
@@ -109,11 +119,14 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         """Run `application` with Spark for the job's groups; return why it was given up, None if it was not.
 
         If Spark fails or the time is up, the finished groups still count, so that a backlog of hours gets smaller.
-        Raises what Spark's operator raises, and CopyStuckError, if no group has a result.
+        Raises what Spark's operator raises, and CopyStuckError, if no group has a result; AirflowException if the task
+        is ending.
         """
         from tiered_storage.errors import CopyStuckError
         from tiered_storage.remote_log.jobs.library_archive import build_library_archive, submit_folder
 
+        if self.is_ending:
+            raise AirflowException("no Spark job was begun: the task is ending, by SIGTERM or its execution_timeout")
         access = remote_log.access(job)
         with submit_folder() as submitted, _environment(access.environment):
             self.application = str(application)

@@ -194,7 +194,8 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
             most = self.most_late(context)
             done = self._export(context, remote_log, request, _folder(context))
             self._tell(remote_log, context, done)
-            if not most:
+            # No time limit counts any more once it has passed: later runs export the late intervals.
+            if not most or self.is_ending:
                 return done.report.place
             late = LateExports(remote_log.tables.late_intervals(request, done.plan))
             show_late(late.found, most, self.log)
@@ -223,12 +224,12 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
         """Export `most` of the earlier intervals again, with at most LATE_TRIES times as many tries.
 
         If an interval cannot be exported, it is logged and left to later runs; `late.error` keeps why until the run's
-        end.
+        end. A task that is ending begins no further one.
         """
         from tiered_storage.errors import LeaseHeldError, TieredStorageError
 
         for number, request in enumerate(late.found.due[: LATE_TRIES * most]):
-            if len(late.done) == most:
+            if len(late.done) == most or self.is_ending:
                 break
             folder = f"{_folder(context)}/late-{number}"
             try:

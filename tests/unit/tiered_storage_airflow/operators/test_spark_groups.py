@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.execution_time.supervisor import WatchedSubprocess
 
 from tiered_storage_airflow.embedded.processes import is_running, wait_until
-from tiered_storage_airflow.operators.spark_groups import END_WITH_TASK, SparkGroupsOperator
+from tiered_storage_airflow.operators import spark_groups
+from tiered_storage_airflow.operators.spark_groups import END_SECONDS, END_WITH_TASK, SparkGroupsOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -113,6 +116,26 @@ def test_child_processes_of_spark_submit_end_with_it(programs: Path) -> None:
         operator.on_kill()
         assert wait_until(lambda: not is_running(launcher), 10)
         with pytest.raises(AirflowException, match="spark-submit"):  # it was killed, and nobody holds its output open
+            executed.result(60)
+
+
+def test_spark_is_killed_before_airflow_kills_the_task() -> None:
+    """Else nothing would end Spark's workers, whose process groups are their own."""
+    until_sigkill = inspect.signature(WatchedSubprocess.kill).parameters["escalation_delay"].default
+    assert until_sigkill > END_SECONDS + 1
+
+
+def test_a_spark_that_hangs_while_it_ends_is_killed_with_its_workers(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_groups, "END_SECONDS", 0.2)
+    began = write_spark_submit(programs, "trap '' TERM; setsid sleep 300 & {began}; while :; do sleep 0.05; done")
+    operator = SparkGroupsOperator(task_id="copy", application="job.py")
+    with running(operator, began) as (spark, executed):
+        [worker] = [child for child in spark.children() if child.name() == "sleep" and "300" in child.cmdline()]
+        operator.on_kill()
+        assert wait_until(lambda: not is_running(spark) and not is_running(worker), 10)
+        with pytest.raises(AirflowException, match="spark-submit"):
             executed.result(60)
 
 

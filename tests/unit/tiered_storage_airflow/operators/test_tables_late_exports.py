@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
 from support.files import files_in
@@ -23,8 +24,9 @@ from tiered_storage.errors import (
     RemoteObjectNotFoundError,
     RemoteStorageError,
 )
+from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess
 from tiered_storage.remote_log.model import SegmentState
-from tiered_storage.remote_log.tables.export_job import ExportRequest
+from tiered_storage.remote_log.tables.export_job import ExportRequest, run_export_groups
 from tiered_storage.remote_log.tables.exports import BegunExport, ExportReport, RemoteLogTables
 from tiered_storage.remote_log.tables.layout import Interval, TableFolder
 from tiered_storage.remote_log.tables.query import TableQuery
@@ -346,3 +348,31 @@ def test_each_interval_is_a_job_of_its_own_for_spark(
         # Quiet, with no pages of its own, as far as the operator's own conf does not say otherwise.
         assert {"spark.log.level=WARN", "spark.ui.enabled=true"} <= set(arguments)
     assert figures(site, context(3, 4))["late_intervals"] == [hours(2, 3).folder, hours(1, 2).folder]
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["SIGTERM", "execution_timeout"])
+def test_a_task_that_is_ending_begins_no_further_interval(
+    site: TieredSite, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
+) -> None:
+    """Airflow's timer rings once, and SIGTERM raises nothing: what follows would run without any limit."""
+    _, second = two_late(site)
+    submitted: list[str] = []
+
+    def end_in_the_second(operator: SparkSubmitOperator, _: object) -> None:
+        work_url, folder, store = ((operator.application_args or [])[i] for i in (1, 3, 5))
+        submitted.append(folder)
+        run_export_groups(JobAccess.parse(work_url, folder, store, os.environ.get(JOB_SECRETS, "")), [0])
+        if len(submitted) == 2 and is_killed:
+            operator.on_kill()
+            raise AirflowException("spark-submit was killed")
+        if len(submitted) == 2:
+            raise AirflowTaskTimeout
+
+    monkeypatch.setattr(SparkSubmitOperator, "execute", end_in_the_second)
+    monkeypatch.setattr(tables, "EXPORT_HERE_BYTES", 0)
+
+    export(context(3, 4))
+
+    assert len(submitted) == 2
+    found = figures(site, context(3, 4))
+    assert (found["late_intervals"], found["late_intervals_left"]) == ([second.name], 1)
