@@ -50,9 +50,11 @@ def delete_records(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete the records of a partition before an offset, in both tiers, if remote deletion is allowed.
+    """Delete the records of a partition before an offset, if remote deletion is allowed.
 
-    Readers stop seeing them at once. The next runs of expire and retain delete the segments that end before the offset.
+    Readers of the remote log stop seeing them at once. The next run of expire deletes the segments that end before the
+    offset, and the next run of retain those of a log directory. A running cluster's brokers keep their records: delete
+    them with Kafka's own tool too.
     """
     output = Output(as_json)
     left: tuple[Finding, ...] = ()

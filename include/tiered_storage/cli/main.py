@@ -33,8 +33,7 @@ COMMANDS = {
         "expire": "Delete what is past total retention, if deletion is allowed, and clean up after unfinished copies.",
     },
     "delete": {
-        "delete-records": "Delete the records of a partition before an offset, in both tiers, if remote deletion is "
-        "allowed.",
+        "delete-records": "Delete the records of a partition before an offset, if remote deletion is allowed.",
         "delete-topic": "Delete all remote data of one incarnation of a topic, if remote deletion is allowed. Local "
         "data stay.",
         "undelete": "Restore the deleted remote data of a topic while their objects still exist.",

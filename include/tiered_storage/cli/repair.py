@@ -112,7 +112,10 @@ def rebuild_metadata(
     if not report.segments:
         output.say("note: the store holds no segment: if any was ever copied, is the URL right, and the disk mounted?")
     if not dry_run:
-        output.say("note: deletion is forbidden for every topic; 'tiered-storage topics' shows and changes it")
+        output.say(
+            "note: deletion is forbidden for every topic; 'tiered-storage topics list' shows it, 'topics "
+            "allow-deletion' allows it"
+        )
         output.say(
             "note: limits, pauses and the list of tiered topics are those of the settings file again: repeat other "
             "decisions ('tiered-storage topics') before you allow deletion"

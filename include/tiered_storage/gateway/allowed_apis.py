@@ -1,8 +1,8 @@
 """Which requests the gateway passes on: those of clients, in the versions whose answers it knows.
 
-A later API or version might carry the address of a broker, or records, in a place that nobody here looks at. What is
-left out on purpose: DeleteRecords would leave the remote records in place; answers of share groups have addresses
-between records; DescribeQuorum and raft voters are the brokers' own.
+A later API or version might carry broker addresses or records in a field that the gateway does not read. Left out on
+purpose: DeleteRecords would leave the remote records in place; answers of share groups have addresses between records;
+DescribeQuorum and raft voters are for brokers.
 
 Source: KIP-35; the schemas of released Kafka 4.3.
 """
@@ -24,7 +24,7 @@ METADATA: Final = Api(3, "Metadata", 0, 13)
 FIND_COORDINATOR: Final = Api(10, "FindCoordinator", 0, 6)
 API_VERSIONS: Final = Api(18, "ApiVersions", 0, 4)
 SASL_HANDSHAKE: Final = Api(17, "SaslHandshake", 1, 1)
-"""After version 0, bytes follow that are no requests."""
+"""Version 0 is left out: after it, the client sends SASL bytes that are not requests."""
 SASL_AUTHENTICATE: Final = Api(36, "SaslAuthenticate", 0, 2)
 OFFSET_FOR_LEADER_EPOCH: Final = Api(23, "OffsetForLeaderEpoch", 2, 4)
 DESCRIBE_CLUSTER: Final = Api(60, "DescribeCluster", 0, 2)

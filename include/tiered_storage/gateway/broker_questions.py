@@ -195,7 +195,7 @@ class BrokerQuestions:
         self, asked: Collection[NamedPartition], now: float
     ) -> dict[NamedPartition, PartitionOffsets | int]:
         partitions = [each.by_name for each in asked]
-        # The ends first: a start that moves meanwhile is then reported, and never an end that is not there.
+        # Ask for the ends before the starts: a start that moves meanwhile is then seen, and no end is too high.
         stable = await self._list(partitions, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
         ends = await self._list(partitions, OffsetSpec.LATEST)
         starts = await self._list(partitions, OffsetSpec.EARLIEST)

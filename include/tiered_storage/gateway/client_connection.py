@@ -1,12 +1,13 @@
 """One client, and the connection to its broker: what goes from one to the other, in which order.
 
-Requests go on as they come. A broker answers in their order; what is changed on the way back may take its time (remote
-records), and later answers wait for it. Requests of the gateway's own go over the same connection, with negative
-correlation ids, and their answers to whoever asked.
+Requests are forwarded in the order they arrive. The broker answers in that order; changing an answer may take time
+(remote records), and later answers wait for it. The gateway's own requests use the same connection, with negative
+correlation ids.
 
-A connection holds the records of one Fetch: the next one waits until that is answered and sent. A login waits until all
-before it is answered, as a broker takes nothing between its messages. What waits holds up all that comes after it, and
-then the client is no longer read. Nothing is read from a side either while too much waits to be sent to the other.
+A connection holds the records of one Fetch: the next Fetch waits until that one is answered and sent. A login waits
+until every earlier request is answered, since a broker accepts nothing between its messages. A waiting request delays
+all later ones, and meanwhile the gateway stops reading from the client. It also stops reading from one side while too
+many bytes wait to be sent to the other.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Client(Protocol):
     """Takes a client's requests."""
 
     def take(self, frame: memoryview) -> bool:
-        """Take a request; False: it waits for what comes before. Raises MalformedAnswerError for what is refused."""
+        """Take a request; return False if it must wait for earlier ones. Raises MalformedAnswerError to refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,10 @@ class ClientConnection:
         if not self._pending and not self._ready:
             self.client.send([frame])
             return
-        raise MalformedAnswerError("a request that only the gateway can answer came among others")
+        raise MalformedAnswerError(
+            "ApiVersions came in an unknown version while other requests waited for answers: the client must connect "
+            "again"
+        )
 
     async def version(self, api: Api) -> int:
         """Return the version of `api` that broker and gateway share. Raises ClusterRefusedError."""
@@ -200,7 +204,7 @@ class ClientConnection:
     def answered(self, frame: memoryview) -> None:
         """Take a broker's answer. Raises MalformedAnswerError if it answers another request than the one due."""
         if not self._pending:
-            raise MalformedAnswerError(f"{self.broker.peer}: an answer came that nobody asked for")
+            raise MalformedAnswerError(f"{self.broker.peer}: the broker sent an answer without a request")
         due = self._pending.popleft()
         found = Cursor(frame, SIZE_BYTES).int32()
         if found != due.correlation_id:

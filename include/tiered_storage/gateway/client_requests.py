@@ -48,7 +48,7 @@ _SCRAM: Final = "SCRAM-"
 _SCRAM_STEPS: Final = 2
 """A broker's first answer to SCRAM shows nothing of whether the client knows the password."""
 _OAUTHBEARER: Final = "OAUTHBEARER"
-"""A broker's first answer to a token that it refuses has no error code, but says why; the next answer has the code."""
+"""If a broker refuses a token, its first answer has the reason but no error code; the next answer has the code."""
 _IN_ADDRESSES: Final = {
     METADATA.key: broker_addresses.in_metadata,
     FIND_COORDINATOR.key: broker_addresses.in_coordinators,
@@ -94,7 +94,7 @@ class ClientRequests:
             LIST_OFFSETS.key: self._list_offsets,
             OFFSET_FOR_LEADER_EPOCH.key: self._epochs,
         }
-        """What makes the change of an answer out of the request; the answers of all other APIs stay as they are."""
+        """By API key: returns the function that changes the answer to a request. Other answers stay as they are."""
 
     def take(self, frame: memoryview) -> bool:
         """Pass a request on, or answer it; False: it waits for what comes before.

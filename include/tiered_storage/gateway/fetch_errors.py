@@ -9,7 +9,8 @@
     lost, corrupt or out of reach, and everything else      KAFKA_STORAGE_ERROR: a consumer asks for the leader again,
                                                             and then for the same offset
 
-What a broker refuses to tell of a partition reaches the consumer as it is if consumers expect it in a Fetch.
+If the broker itself refuses a partition, consumers get its error if they expect it in a Fetch, else
+KAFKA_STORAGE_ERROR.
 
 Source: KIP-405; released Kafka's FetchCollector, which raises for a code that it does not expect.
 """
@@ -67,7 +68,7 @@ _EXPECTED: Final = frozenset(
 """What every consumer takes in an answer to Fetch; none of them resets its offset."""
 _SILENT_SECONDS: Final = 600.0
 _MOST_REMEMBERED: Final = 10_000
-"""Partitions of which it is known when they were logged."""
+"""The most partitions whose last log line is remembered."""
 
 
 def kafka_code(error: errors.TieredStorageError) -> int:
@@ -81,7 +82,7 @@ def kafka_code(error: errors.TieredStorageError) -> int:
 def code_in_fetch(answered: int) -> int:
     """Return what a Fetch says where the broker answered a question about the partition with the error `answered`."""
     if answered == LEADER_NOT_AVAILABLE:
-        # ListOffsets has it where Fetch has the other.
+        # ListOffsets reports LEADER_NOT_AVAILABLE where Fetch reports NOT_LEADER_OR_FOLLOWER.
         return NOT_LEADER_OR_FOLLOWER
     return answered if answered in _EXPECTED else KAFKA_STORAGE_ERROR
 

@@ -82,9 +82,9 @@ class _Position:
 
 @dataclass(frozen=True, slots=True)
 class _Outcomes:
-    """How the transactions ended that are open at the end of the remote log: which of them were `aborted`.
+    """The outcomes of the transactions that are open at the end of the remote log: which of them were `aborted`.
 
-    Of those from `decided_end` on it is not known: a read_committed reader gets no records there, but `code`.
+    From `decided_end` on, outcomes are unknown: a read_committed reader gets `code` there, and no records.
     """
 
     aborted: tuple[AbortedTransaction, ...] = ()
@@ -202,7 +202,7 @@ class RemoteFetch:
         }
         asked = {named[key]: request.partitions[key] for key in named}
         offsets = await self._questions.offsets(asked)
-        # Its start and its end may have moved in the second that an answer is used for.
+        # An answer is used for a second: start and end may have moved meanwhile.
         doubtful = [each for each in asked if not _is_below(asked[each], offsets[each])]
         if doubtful:
             offsets |= await self._questions.offsets(doubtful, now=True)
@@ -302,9 +302,9 @@ class RemoteFetch:
         if read.reaches(found.outcomes.decided_end) and found.outcomes.code != NONE:
             self._partitions.end(read)
             reason = (
-                f"offset {read.offset} cannot be read at read_committed: whether its transaction was aborted is "
-                "written between the end of the remote log and the broker's log start: 'tiered-storage audit' reports "
-                "the gap"
+                f"offset {read.offset} cannot be read at read_committed: the outcome of a transaction that is open "
+                "there lies in the gap between the end of the remote log and the broker's log start, which "
+                "'tiered-storage audit' reports"
             )
             # To go on after the gap would leave out what other producers committed before it.
             found.code = found.outcomes.code
@@ -328,7 +328,11 @@ class RemoteFetch:
         if view.remote_range(start) is not None:
             return _Found(NONE, view.log_start_offset)
         if view.may_become_remote(start, end):
-            self._fails(named, KAFKA_STORAGE_ERROR, f"{reason}, unless the copy under way ends well")
+            self._fails(
+                named,
+                KAFKA_STORAGE_ERROR,
+                f"{reason}. A copy under way may still fill the gap, so consumers do not skip it yet",
+            )
             return _Found(KAFKA_STORAGE_ERROR)
         skipped = skipped_offsets(start, end)
         self._failures.skipped(named.topic.name, named.number, skipped.end_offset - start, reason)

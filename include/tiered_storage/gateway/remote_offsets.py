@@ -6,8 +6,8 @@
     LATEST_TIERED (-5)              the last remote offset
     EARLIEST_PENDING_UPLOAD (-6)    the offset after it
     a time (ms)                     the remote record, if there is one: remote offsets come before all others
-    an epoch's end                  ours, where a later epoch begins in the remote log: a broker forgets the epochs
-                                    before its log start
+    an epoch's end                  the lower one: a broker that forgot the epochs before its log start answers with the
+                                    start of a later epoch; after an unclean election, ours is of a log that is gone
 
 Source: KIP-320, KIP-405 (ListOffsets, OffsetForLeaderEpoch), KIP-734, KIP-1005, KIP-1023.
 """
@@ -138,7 +138,7 @@ class RemoteOffsets:
     async def _ended(self, partition: TopicIdPartition, each: Any, epoch: int) -> Any:
         view = await self._partitions.view(partition, max(int(each.end_offset), 0))
         found = end_offset_for(view.lineage, epoch, NO_END) if view.coverage.ranges else None
-        if found is None or not 0 <= found[1] <= view.remote_end:
+        if found is None or not 0 <= found[1] <= view.remote_end or 0 <= int(each.end_offset) <= found[1]:
             return each
         return _changed(each, leader_epoch=found[0], end_offset=found[1])
 
@@ -159,6 +159,6 @@ def _is_before(found: FoundOffset, each: Any, spec: int) -> bool:
 
 
 NO_END: Final = -1
-"""Where the latest epoch of the remote log ends only the broker knows."""
+"""Only the broker knows where the latest epoch of the remote log ends."""
 _DEBUGGER: Final = -2
 """The replica id with which tools may ask any replica."""

@@ -109,7 +109,7 @@ class RemoteRead:
         origin = begin - fetched.source_position
         content = memoryview(fetched.content)[origin : origin + int(ends[end_row - row - 1])]
         if 2 * len(content) < len(fetched.content):
-            # An answer of small portions of many partitions would keep the whole chunk of each.
+            # Copy a small portion: otherwise an answer over many partitions would keep each whole chunk in memory.
             content = memoryview(bytes(content))
         start = self.offset
         # The last batch of a segment that a later leader truncated reaches over its valid end.
@@ -143,12 +143,13 @@ class RemotePartitions:
         return TopicIdPartition(self._cluster_id, topic_id, number, topic)
 
     async def view(self, partition: TopicIdPartition, offset: int) -> PartitionView:
-        """Return what is remote of a partition, by a look that is fresh unless `offset` is remote.
+        """Return what is remote of a partition. If the last view does not have `offset`, the reader looks again.
 
         Raises as RemoteLogReader.view.
         """
-        # The reader looks again if the offset is outside of its last view, whose end counts as inside.
-        return await self._reader.view(partition, offset + 1)
+        # To the reader, the end of its last view counts as inside.
+        view = await self._reader.view(partition, offset + 1)
+        return view if offset >= view.log_start_offset else await self._reader.view(partition, offset)
 
     async def latest(self, partition: TopicIdPartition) -> PartitionView:
         """Return what is remote of a partition, by a look that begins now. Raises as RemoteLogReader.view."""

@@ -101,7 +101,9 @@ class GatewayServer:
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
-            _log.warning("%s connections are cut off: they have not been idle", len(self._open))
+            _log.warning(
+                "closing %s connections that are still busy after gateway.shutdown.timeout.ms", len(self._open)
+            )
             for connection in list(self._open):
                 connection.abort()
 
@@ -161,7 +163,8 @@ class GatewayServer:
                 failures.append(f"{address}: {error or 'no connection in time'}")
             else:
                 return
-        _log.warning("no broker for a client of port %s: %s", node_id, "; ".join(failures))
+        broker = "any broker" if node_id is None else f"broker {node_id}"
+        _log.warning("closing a client's connection: %s cannot be reached: %s", broker, "; ".join(failures))
         self._metrics.refused.labels("broker").inc()
         connection.abort()
 

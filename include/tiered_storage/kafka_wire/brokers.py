@@ -45,13 +45,15 @@ FAILED: Final = (ClusterUnreachableError, MalformedAnswerError)
 Found = TypeVar("Found")
 _PAUSE = wait_random_exponential(multiplier=0.05, max=2.0)
 _REACHED_SECONDS = 20.0
-"""How long a live broker is tried to be reached. Metadata no longer name one that died 18 s ago (its session's end)."""
+"""How long clients try to reach a live broker. Longer than the 18 s (its session) for which metadata still name a dead
+one.
+"""
 _TRIES_APART_SECONDS = 10.0
 """Tries that are further apart are not about the same outage."""
 _GIVEN_UP_SECONDS = 300.0
 """How long an address that was tried in vain counts as out of reach."""
 _NEXT_TRY_SECONDS = 30.0
-"""How often such an address is tried again, by all clients together, and _SHORT_TRY_SECONDS how long."""
+"""The pause between tries of such an address, over all clients; each try takes _SHORT_TRY_SECONDS at most."""
 _SHORT_TRY_SECONDS = 5.0
 
 
@@ -73,7 +75,7 @@ class _Tries(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnreachedAddresses:
-    """The addresses of live brokers that no client reaches: all together wait only once for each. Thread-safe."""
+    """The addresses of live brokers that clients cannot reach; all clients together wait once for each. Thread-safe."""
 
     _tries: dict[BrokerAddress, _Tries] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -171,7 +173,7 @@ class Brokers:
     def is_final(self, partition: TopicPartition, code: int) -> bool:
         """Return whether another try would give the same answer for a partition."""
         if code == UNKNOWN_TOPIC_OR_PARTITION:
-            # A broker may not know yet what the metadata have; what they do not have either stays unknown.
+            # A broker may not know a new partition yet: the error is final only if the metadata lack the partition too.
             return self.problem(partition) == code
         return not is_retriable(code)
 
@@ -289,12 +291,14 @@ class Brokers:
         if found not in {None, self._cluster_id}:
             connection.close()
             raise ConfigurationError(
-                f"{connection.address} leads from host {socket.gethostname()} to the cluster {found}, and the work is "
-                f"on the cluster {self._cluster_id}: let bootstrap.servers and what the brokers advertise "
-                "(advertised.listeners) lead to that cluster on every host"
+                f"on host {socket.gethostname()}, {connection.address} leads to the cluster {found}, but this work is "
+                f"on the cluster {self._cluster_id}: correct bootstrap.servers, the host's name resolution, or the "
+                "brokers' advertised.listeners"
             )
 
 
 def telling(earlier: SourceClusterError | None, latest: SourceClusterError, deadline: Deadline) -> SourceClusterError:
-    """Return the later error; after the deadline the earlier one, as the last attempt only had no time."""
+    """Return the later error; after the deadline the earlier one, because the last attempt failed only for lack of
+    time.
+    """
     return latest if earlier is None or deadline.left else earlier

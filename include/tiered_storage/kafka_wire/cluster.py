@@ -128,7 +128,9 @@ class ClusterClient:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         seconds: float = CALL_SECONDS,
     ) -> dict[TopicPartition, ListedOffset | PartitionError]:
-        """Return an offset of each partition: by an OffsetSpec, or the first whose timestamp (ms) is not before."""
+        """Return an offset of each partition: by an OffsetSpec, or the first with a timestamp (ms) at or after the
+        given one.
+        """
         return self._ask_leaders(ListOffsets(wanted, isolation), seconds)
 
     def offsets_for_leader_epochs(
@@ -146,8 +148,8 @@ class ClusterClient:
     ) -> dict[TopicPartition, int | PartitionError]:
         """Delete the records of each partition before an offset; return the log starts afterwards.
 
-        Each leader is asked once, and only if fresh metadata have it as `led` does: offsets that were judged by the log
-        of one leader may be other records at the next one, or in a topic that was created again.
+        Sends one request to each leader, and only if fresh metadata agree with `led`: at another leader, or in a topic
+        that was created again, the same offsets may be other records.
         """
         request = DeleteRecords(before)
         deadline = self._brokers.deadline(seconds)
@@ -192,9 +194,10 @@ class ClusterClient:
     ) -> dict[TopicPartition, PartitionError]:
         """Return which partitions of the offsets topic have no coordinator that serves its groups, and why.
 
-        A broker that leads a partition and has not begun to load its groups lists none of them, without an error: only
-        a question about one of them shows that. A coordinator that loads its groups is waited for. After `seconds` each
-        question still gets a few, since there may be many; then the first problem is the last.
+        A broker that leads a partition but has not begun to load its groups lists none of them, without an error: only
+        a request about one of its groups shows that. Waits for a coordinator that is loading its groups. After
+        `seconds`, each further question still gets a few seconds, since there may be many, and the first problem ends
+        the search.
         """
         deadline = self._brokers.deadline(seconds)
         found: dict[TopicPartition, PartitionError] = {}
@@ -211,7 +214,9 @@ class ClusterClient:
     def log_sizes(
         self, partitions: Collection[TopicPartition], *, seconds: float = CALL_SECONDS
     ) -> dict[TopicPartition, int]:
-        """Return the bytes that the leaders of `partitions` have of them on disk, as far as they tell: asked once."""
+        """Return the bytes of each of `partitions` on its leader's disk. Asks each leader once; leaves out what it
+        hides.
+        """
         brokers, deadline = self._brokers, self._brokers.deadline(seconds)
         brokers.refresh(partitions, deadline)
         led: defaultdict[int, list[TopicPartition]] = defaultdict(list)
@@ -236,12 +241,12 @@ class ClusterClient:
     ) -> FetchAnswer:
         """Fetch the first of `positions`, and the others that the same broker serves, in one request.
 
-        The answer has those only: rotate the positions to have every broker asked. Its records lie in `buffer`. Errors
-        are in the partitions' `error_code`. A retriable one is returned only if another partition succeeded, or at the
-        deadline. No more is asked for than the buffer holds; raises ConfigurationError if a single batch exceeds it.
-        While a broker's quota holds records back, this waits as long as the broker says, and then begins again. Raises
-        ClusterUnreachableError if that takes three minutes. Partitions without a leader are waited for half a minute,
-        all of them together; then each fails at once. One that had a leader meanwhile is waited for again.
+        The answer has only those: rotate the positions so that every broker is asked. Its records lie in `buffer`;
+        errors are in the partitions' `error_code`. A retriable error is returned only if another partition succeeded,
+        or at the deadline. Asks for no more than the buffer holds; raises ConfigurationError if a single batch exceeds
+        it. While a broker's quota holds records back, waits as long as the broker says and tries again; raises
+        ClusterUnreachableError after three minutes. Partitions without a leader share one wait of half a minute; then
+        each fails at once. A partition that had a leader meanwhile starts a new wait.
         """
         return self._fetcher.fetch(positions, buffer, limits or FetchLimits(), seconds)
 
@@ -294,7 +299,7 @@ class ClusterClient:
                 found = self._brokers.leader(each)
                 led[found.leader][each] = found.leader_epoch
         for asked, (leader, epochs) in enumerate(led.items()):
-            # A broker that is silent leaves the others their time.
+            # Share the time that is left among the brokers: a silent one must not use it up.
             connecting = deadline.within(max(_QUESTION_SECONDS, deadline.left / (len(led) - asked)))
             try:
                 connection = self._brokers.connection(leader, connecting)
@@ -326,7 +331,7 @@ class ClusterClient:
             }
             if found.keys() != epochs.keys():
                 raise MalformedAnswerError(
-                    f"it is about {len(found)} other partitions than the {len(epochs)} asked for"
+                    f"the answer is about {len(found)} partitions, not exactly the {len(epochs)} asked for"
                 )
             return found
 

@@ -116,17 +116,17 @@ class FetchBuffer:
         self._memory = bytearray()
 
     def room(self, size: int) -> memoryview:
-        """Return a view of `size` bytes; those given earlier have other content now, or stay as they were.
+        """Return a view of `size` bytes. It may overwrite what earlier views show.
 
         Raises ConfigurationError if they exceed `most`.
         """
         if size > self.most:
             raise ConfigurationError(
-                f"an answer has {size:,} bytes and its buffer at most {self.most:,}: a batch is larger than what was "
-                "asked for: enlarge the buffer to the topic's max.message.bytes and more"
+                f"an answer has {size:,} bytes, more than the {self.most:,} of its buffer, because a batch is larger "
+                "than the request allowed: make the buffer larger than the topic's max.message.bytes"
             )
         if size > len(self._memory):
-            # A view of the old memory may still exist, and forbids to resize it.
+            # A view may still use the old memory, which then cannot be resized: allocate new memory.
             self._memory = bytearray(min(self.most, max(_SMALLEST_BUFFER, 1 << (size - 1).bit_length())))
         return memoryview(self._memory)[:size]
 
@@ -185,9 +185,10 @@ class FetchDecoder:
                 self._asked[decode_uuid(each.topic_id), each.partition] = each
 
     def __call__(self, frame: memoryview, api: Api, version: int, correlation_id: int) -> FetchAnswer:
-        """Walk over `frame`. Raises MalformedAnswerError, also unless it answers once for each partition asked for.
+        """Decode `frame`. Raises MalformedAnswerError, also if it does not answer exactly once for each partition asked
+        for.
 
-        While a quota holds the answer back, it has none of them.
+        An answer that a quota holds back has no partitions.
         """
         found = read_fetch(body_of(frame, api, version, correlation_id), version)
         throttle_ms = found.throttle_ms

@@ -36,7 +36,7 @@ _REPLICA_SECONDS = 300.0
 _LEADER_SECONDS = 30.0
 """How long partitions without a leader are waited for, all of them together; an election takes seconds."""
 _WAITED_SECONDS = 300.0
-"""For how long that was enough, unless one of them had a leader meanwhile."""
+"""How long after the start of that wait no new one begins, unless one of them had a leader meanwhile."""
 _THROTTLED_SECONDS = 180.0
 """How long a quota may hold every answer back; Kafka averages over 11 s by default, and asks for pauses like that."""
 
@@ -49,7 +49,7 @@ class Fetcher:
         self._replicas: dict[TopicPartition, tuple[int, Deadline]] = {}
         """The followers that leaders recommended, and until when."""
         self._patience: tuple[Deadline, Deadline] | None = None
-        """How long partitions without a leader are waited for, and until when no others are."""
+        """When the wait for partitions without a leader ends, and when a new wait may begin."""
         self._waited: set[TopicPartition] = set()
         """The partitions that had no leader since that wait began."""
         self._answered: set[TopicPartition] = set()
@@ -69,7 +69,7 @@ class Fetcher:
             self._throttled = self._throttled or self._brokers.deadline(_THROTTLED_SECONDS)
             if not self._throttled.left:
                 raise self._held_back(positions[0])
-            # The broker reads nothing from this connection before: a request sent now would count as unanswered.
+            # The broker has muted this connection until then: a request sent now would seem to get no answer.
             self._brokers.pause(min(answer.throttle_seconds, self._throttled.left))
 
     def _held_back(self, position: FetchPosition) -> ClusterUnreachableError:
@@ -108,7 +108,7 @@ class Fetcher:
                 failure = telling(failure, error, deadline)
                 self._forget(positions[0])
                 return False
-            # Every partition is looked at.
+            # Sum in place of any(): _learn must see every partition.
             is_wanted = sum(self._learn(asked[each.topic, each.partition], each) for each in answer.partitions) > 0
             return is_wanted or not answer.partitions or self._gives_up(answer)
 
@@ -120,7 +120,7 @@ class Fetcher:
     def _forget(self, position: FetchPosition) -> None:
         """Ask for the leaders of a position's topic again before the next try."""
         self._brokers.forget_leaders(position.topic)
-        # The broker may be a follower, which no leader is asked about while it counts.
+        # The broker may be a recommended follower: forget it, so that the leader is asked again.
         self._replicas.clear()
 
     def _once(

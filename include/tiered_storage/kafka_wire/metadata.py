@@ -114,7 +114,10 @@ def read_metadata(answer: Any) -> ClusterMetadata:
 
 def _broker(each: Any) -> Broker:
     if not each.host or not 0 < each.port < 1 << 16:
-        raise MalformedAnswerError(f"broker {each.node_id} advertises {each.host!r}, port {each.port}")
+        raise MalformedAnswerError(
+            f"broker {each.node_id} advertises an invalid address, host {each.host!r} and port {each.port}: correct "
+            "its advertised.listeners"
+        )
     return Broker(int(each.node_id), BrokerAddress(each.host, int(each.port)), each.rack)
 
 

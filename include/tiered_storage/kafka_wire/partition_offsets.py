@@ -46,7 +46,7 @@ def ask_offsets(
         failed.update({each: one for each, one in answers.items() if isinstance(one, PartitionError)})
         return {each: one for each, one in answers.items() if isinstance(one, ListedOffset)}
 
-    # The ends first: a start that moves meanwhile is then reported, and never an end that is not there.
+    # Ask for the ends before the starts: a start that moves meanwhile is then seen, and no end is too high.
     stable = asked(OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
     ends = asked(OffsetSpec.LATEST)
     starts = asked(OffsetSpec.EARLIEST)

@@ -1,7 +1,7 @@
 """Requests that a leader answers partition by partition: ListOffsets, OffsetForLeaderEpoch and DeleteRecords.
 
-Beside them DescribeLogDirs, which names no partition that it has no answer for, and OffsetFetch, which a partition of
-the offsets topic answers through its leader: the coordinator of the groups whose ids hash to it.
+Also DescribeLogDirs, which leaves out partitions that it has no answer for, and OffsetFetch, asked of the leader of a
+partition of the offsets topic: it coordinates the groups whose ids hash to that partition.
 
 Source: KIP-79, KIP-98, KIP-107, KIP-113, KIP-320, KIP-405, KIP-734, KIP-1005, KIP-1023; GroupMetadataManager of
 released Kafka.
@@ -93,7 +93,9 @@ class PartitionRequest(Protocol[FoundT_co]):
 
 @dataclass(frozen=True, slots=True)
 class ListOffsets:
-    """Look up an offset of each partition: by an OffsetSpec, or the first whose timestamp (ms) is not before."""
+    """Look up an offset of each partition: by an OffsetSpec, or the first with a timestamp (ms) at or after the given
+    one.
+    """
 
     wanted: Mapping[TopicPartition, int]
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
@@ -194,7 +196,7 @@ class OffsetsForLeaderEpochs:
                 found = EpochEnd(each.leader_epoch, each.end_offset)
                 asked = self.wanted.get(partition, found.epoch)
                 if found.epoch > asked:
-                    # Whoever then asks for the epoch before it would never come to an end.
+                    # A caller that asks for earlier and earlier epochs would never end.
                     raise MalformedAnswerError(f"{partition}: asked for epochs up to {asked}, it has {found.epoch}")
                 yield partition, int(each.error_code), found
 
@@ -299,7 +301,8 @@ def groups_of_partitions(partitions: int) -> Mapping[int, str]:
 def log_dirs_request(version: int, partitions: Iterable[TopicPartition]) -> Any:
     """Return kio's request for the sizes of `partitions`.
 
-    A broker tells them who may describe the cluster; to others it lists nothing, from version 3 on with an error code.
+    A broker reports sizes only to a login with Describe on the cluster. To others it lists nothing, from version 3 on
+    with an error code.
     """
     kind = request_module(DESCRIBE_LOG_DIRS, version).DescribableLogDirTopic
     topics = tuple(

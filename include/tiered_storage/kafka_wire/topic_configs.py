@@ -53,10 +53,10 @@ _READ: Final = (
 class TopicConfigs:
     """How a copy cuts a topic's segments (bytes, ms), as its brokers roll, and whether those compact or tier it.
 
-    They delete records after `retention_ms`, and the oldest beyond `retention_bytes` of a partition; -1: never for
-    that. Where the latter deletes them before a segment is full, `segment_bytes` is half of it: what was cut is then
-    copied before so much more is written. `limits` has the limits that a topic of ours has too, by Kafka's names; `own`
-    the names of those that are set for the topic itself, where the rest are defaults of the brokers.
+    The brokers delete records after `retention_ms`, and the oldest of a partition beyond `retention_bytes`; -1: no
+    limit. If `retention_bytes` would delete records before a segment is full, `segment_bytes` is half of it, so that a
+    segment is copied before as much again is written. `limits` has the limits that our topics have too, by Kafka's
+    names; `own` has the names of those set for the topic itself. The others are the brokers' defaults.
     """
 
     segment_bytes: int

@@ -215,5 +215,5 @@ class GatewaySettings(PropertyModel):
         at_most=65_535,
         special={0: "none"},
     )
-    """The port on 127.0.0.1 at which the first process serves its figures to Prometheus; each further process has the
+    """The port on 127.0.0.1 at which the first process serves its metrics to Prometheus; each further process has the
     next port."""

@@ -171,7 +171,7 @@ class UndeleteOperator(RemoteLogOperator):
 
 
 class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
-    """Plan the deletion of a partition's records before an offset, in both tiers.
+    """Plan the deletion of a partition's records before an offset.
 
     Returns the plan's path, for MarkDeletedOperator. A dry run or an empty plan skips everything after it.
 

@@ -224,7 +224,7 @@ class _Reader:
         value = self.properties.get(name, default).lower()
         if value not in choices:
             raise ConfigurationError(
-                f"{self.where}: {name} is none of {', '.join(each or 'empty' for each in choices)}"
+                f"{self.where}: {name} must be one of {', '.join(each or 'empty' for each in choices)}"
             )
         return value
 

@@ -152,7 +152,7 @@ class Connection:
                 f"security.protocol={self._settings.protocol}?"
             )
         lifetime = self._authenticate(sasl, deadline)
-        # From the first step on: the broker counts from a moment in between.
+        # Count from before the login: the broker starts counting during it.
         self._session_ends = (
             Deadline(lifetime, begun + SHARE_OF_SESSION * lifetime, deadline.now) if lifetime > 0 else None
         )

@@ -75,7 +75,7 @@ _OPERATIONS = {
 
 _REMEDIES = {
     OFFSET_OUT_OF_RANGE: "ask for the partition's first and last offsets",
-    UNKNOWN_TOPIC_OR_PARTITION: "check the topic's name; it may have been deleted, or lack the Describe right",
+    UNKNOWN_TOPIC_OR_PARTITION: "check the topic's name; the topic may be deleted, or the login lack Describe on it",
     LEADER_NOT_AVAILABLE: "no replica leads the partition: check that its brokers run",
     NOT_LEADER_OR_FOLLOWER: "the partition's leader is moving: try again",
     REQUEST_TIMED_OUT: "the broker needs longer than request.timeout.ms: check its load, then raise that",

@@ -101,8 +101,8 @@ def decode_size(raw: bytes | bytearray, largest: int) -> int:
     (size,) = _INT32.unpack(raw)
     if not SIZE_BYTES <= size <= largest:
         raise MalformedAnswerError(
-            f"the answer announces {size:,} bytes, of at most {largest:,}; if this is a TLS or another listener, set "
-            "security.protocol and the port in bootstrap.servers accordingly"
+            f"the answer announces {size:,} bytes, not {SIZE_BYTES} to {largest:,}. The listener may expect TLS, or be "
+            "another one: correct security.protocol, and the port in bootstrap.servers"
         )
     return int(size)
 
@@ -153,7 +153,7 @@ def _decode(schema: Any, cursor: Cursor, api: Api, version: int) -> Any:
 def elements(array: Any) -> Any:
     """Return an array of kio's. Raises MalformedAnswerError for null, which kio lets pass where no null may be."""
     if array is None:
-        raise MalformedAnswerError("an array is null that must not be")
+        raise MalformedAnswerError("an array is null where null is not allowed")
     return array
 
 
@@ -289,7 +289,7 @@ def _walk(kind: Any) -> Walk:
                 if tag in tagged:
                     tagged[tag](inner)
                     if inner.left:
-                        # kio does not look at its announced size: it would go on within it, where nobody walked.
+                        # kio ignores the announced size and would decode the rest, which was not checked.
                         raise MalformedAnswerError(f"the tagged field {tag} has {inner.left} bytes after its end")
 
     return walk

@@ -65,7 +65,8 @@ class Transport:
             try:
                 self._socket.sendall(data)
             except OSError:
-                # With TLS 1.3 a broker refuses our certificate after the handshake: why waits to be read.
+                # With TLS 1.3 a broker refuses our certificate only after the handshake: read its reason before
+                # raising.
                 if isinstance(self._socket, ssl.SSLSocket):
                     self._socket.recv(1)
                 raise
@@ -119,8 +120,9 @@ def tls_context(tls: TlsSettings) -> ssl.SSLContext:
             context.load_cert_chain(tls.certificate_location, tls.key_location, lambda: tls.key_password)
         except (OSError, ValueError) as error:
             raise ConfigurationError(
-                f"{tls.certificate_location} and {tls.key_location}: not a certificate and its key in PEM form, or "
-                f"another password: correct ssl.certificate.location, ssl.key.location and ssl.key.password: {error}"
+                f"{tls.certificate_location} and {tls.key_location} are not a certificate and its key in PEM form, or "
+                "ssl.key.password is wrong: correct ssl.certificate.location, ssl.key.location or ssl.key.password: "
+                f"{error}"
             ) from error
     return context
 
@@ -169,7 +171,7 @@ def _connected(address: BrokerAddress, settings: ClientSettings, deadline: Deadl
 
 def _set_options(opened: socket.socket, settings: ClientSettings) -> None:
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # A broker's machine that is gone without a word is noticed by an idle connection too.
+    # Keep-alive shows an idle connection, too, that the broker's machine is gone.
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if settings.receive_buffer_bytes:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
@@ -203,7 +205,7 @@ def _named(address: BrokerAddress, doing: str, deadline: Deadline) -> Iterator[N
     except OSError as error:
         raise ClusterUnreachableError(f"{address}: {doing} failed: {error.strerror or error}") from error
     except ValueError as error:
-        # What names of hosts are made of is looked at first: an empty label, a leading dot or a null is in none.
+        # Python checks the form of a host name first: it refuses an empty label, a leading dot and a null character.
         raise ClusterUnreachableError(f"{address}: {doing} failed: no host has that name: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""Replace the addresses of brokers in answers, by hand: whoever keeps one goes round the program in between.
+"""Replace brokers' addresses in answers: a client that keeps an original one would bypass the program in between.
 
     Metadata        throttle time (from version 3 on), then brokers: int32 id | string host | int32 port
                     | nullable string rack (from version 1 on)

@@ -70,8 +70,8 @@ class FetchRequest:
 def take_fetch(frame: memoryview, header: RequestHeader, most_bytes: int, *, share: bool = False) -> FetchRequest:
     """Read a client's Fetch, and change it in place: no session, and `most_bytes` of records at most.
 
-    Without a session each Fetch names all of its partitions. With `share`, the broker may fill half of the answer
-    only, if the Fetch has several partitions. Raises MalformedAnswerError.
+    Without a session each Fetch names all of its partitions. With `share`, if the Fetch has several partitions, the
+    broker may fill only half of the answer: the rest is for remote records. Raises MalformedAnswerError.
     """
     version, cursor = header.version, header.body(frame)
     replica_id = cursor.int32() if version < REPLICA_IN_TAG else CONSUMER

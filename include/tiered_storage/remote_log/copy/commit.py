@@ -223,9 +223,9 @@ def _write(commits: Sequence[_Commit], metadata: RemoteLogMetadataManager) -> No
 def _first_log_start(local: PartitionLog, first: RemoteLogSegmentMetadata) -> int:
     """Return our log start after the first commit, whose first segment is `first`. Offsets missing above it are lost.
 
-    It is the start of the local log; if that moved past `first` during the copy, the start of `first`. If `first` was
-    readable before, in rebuilt metadata without a log start, it is the smaller one of both: a broker's log start, which
-    trimming moves, must not hide readable records.
+    It is the start of the local log, or that of `first` if the local log moved past it during the copy. If readers
+    already saw `first` (rebuilt metadata without a log start), it is the smaller of the two: a broker's log start,
+    which trimming moves, must not hide readable records.
     """
     if _is_visible(first):
         return min(local.log_start_offset, first.start_offset)
@@ -306,7 +306,10 @@ def _why_apart(outcome: CopyOutcome, next_offset: int | None) -> str | None:
     if follows:
         return None
     expected = order.from_offset if next_offset is None else next_offset
-    return f"offsets {cut.start_offset} to {cut.end_offset} were copied, and not those from {expected} on before them"
+    return (
+        f"offsets {cut.start_offset} to {cut.end_offset} were copied, but not the offsets before them from {expected} "
+        "on: the next run copies all of them"
+    )
 
 
 class _LocalLogs:

@@ -52,7 +52,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, 
 
 _FOLDER = "remote-log-cut-"
 _ABANDONED_SECONDS = 3600
-"""A folder has no lock yet for a moment after it was made."""
+"""How old a folder must be to count as abandoned: a new one is not locked yet."""
 
 LARGEST_ANSWER = 256 << 20
 """A batch larger than what is asked for comes whole: this is more than any broker takes from a producer."""
@@ -144,7 +144,7 @@ class SegmentCuts:
             changed = opened.log.why_changed(segment)
             opened.log.release(segment, is_reused=outcome.failure is None and self._uncut[partition] > 0)
         if outcome.failure is not None and changed is not None:
-            # The copy only noticed that the batches are not what they were.
+            # The broker changed the file: report that in place of the copy's error.
             outcome = replace(outcome, failure=CopyFailure.of(SourceClusterError(changed)))
         begun = whole.metadata
         cut = SegmentCut(begun.start_offset, begun.end_offset, begun.size, begun.leader_epochs)
@@ -199,7 +199,7 @@ class SegmentCuts:
     def _connected(self, cluster_id: str) -> tuple[ClusterClient, FetchBuffer]:
         """Return this thread's client of the cluster with this id, that of all tasks, and buffer.
 
-        On this host the addresses may lead to another cluster than where the copy was planned: nothing of it is taken.
+        On this host the addresses may lead to another cluster than the planned one: the client refuses it.
         """
         known: tuple[ClusterClient, FetchBuffer] | None = getattr(self._of_thread, "known", None)
         if known is None:

@@ -205,9 +205,9 @@ class ProducerFiles:
         if lacking:
             self.notices.append(
                 f"{self._segment.transaction_index.name} has no entry for {len(lacking)} abort markers, the first at "
-                f"offset {lacking[0]}: that is as it should be where their transactions have no records; but where "
-                f"they began before offset {self._seen_from}, from where on all is known here, readers of the store "
-                "are given aborted records: hold the file against that of another replica"
+                f"offset {lacking[0]}. That is correct if their transactions have no records. If one of them began "
+                f"before offset {self._seen_from}, where the known producers begin, readers of the store get its "
+                "aborted records: compare the file with that of another replica"
             )
 
     def _is_true(self, entry: AbortedTransaction, of_log: AbortedTransaction | None) -> bool:

@@ -176,7 +176,7 @@ def _begin(
     tasks = _tasks(lease, still, counting, replace(state, lineage=lineage), context, new_segment_id)
     if lineage == state.lineage:
         return _BegunPartition(lease, abandoned, (), tasks, left)
-    # Before the first segment is finished the store need not know: there is nothing to rebuild, and no document.
+    # The store needs no lineage before the first segment is finished: there is nothing to rebuild yet.
     stored = None
     if state.log_start_offset is not None or _first_readable(segments, 0) is not None:
         stored = StoredState.of(replace(state, lineage=lineage), segments)

@@ -111,8 +111,8 @@ class CutOrder:
     """How the copy cuts its segment out of a running cluster's log: the next one, from `from_offset` (inclusive) on.
 
     All segments that a run cuts of a partition share this and the bounds in their metadata. `size` is an estimate.
-    `truncated` is the remote segment that reaches past `from_offset`, because a later leader truncated what follows it
-    there, after the segment that ends where it begins, if there is one: they show the producers at `from_offset`.
+    A later leader may have truncated a remote segment at `from_offset`: `truncated` then holds that segment, preceded
+    by the one that ends where it begins, if there is one. They show the producers at `from_offset`.
     """
 
     rules: CutRules

@@ -1,12 +1,12 @@
 """Plan the copy of a log whose segments only its brokers see: the offsets to cut segments from (source/fetched_log.py).
 
-Beside the disks of brokers, the closed segments of the leader are due (source/leader_log.py). Otherwise the number of
-segments is an estimate: by size, from the bytes that an offset takes in the last remote segment or in a sample of the
-log, and by time, from look-ups of where the broker rolled (segment.ms). If it is one too low, the next run copies the
-rest; if it is one too high, the last task ends unused. If it is zero, later samples decide, because records may have
-become larger. A burst of large records that no sample hits shows in the size of the log on its leader's disk, as far as
-that exceeds the remote log and one more segment: of the first one, only the last offset may count. Less than one whole
-segment is due only once its first record is old (CutRules.tail_ms); otherwise an idle partition would never be copied.
+Beside the brokers' disks, the leader's closed segments are due (source/leader_log.py). Otherwise the number of segments
+is an estimate: by size, from the bytes per offset in the last remote segment or in a sample; and by time, from look-ups
+of where the broker rolled (segment.ms). If it is one too low, the next run copies the rest; if one too high, the last
+task ends unused. If it is zero, later samples decide, because records may have become larger. A burst of large records
+that no sample hits shows in the log's size on its leader's disk, as far as that exceeds the remote log plus one
+segment: of the first local segment, only the last offset may count. Less than a whole segment is due once its first
+record is old (CutRules.tail_ms); otherwise an idle partition would never be copied.
 """
 
 from __future__ import annotations

@@ -130,7 +130,8 @@ class ExpiryMarking:
         partition = plan.topic_id_partition
         is_about_log_start = plan.reason is not Reason.DISABLED and not plan.superseded
         if is_about_log_start and (self.context.segments.log_start_offset(partition) or 0) >= plan.new_log_start:
-            # Another run moved it already: nobody reads what lies below, whatever a plan would contain now.
+            # Another run moved the log start already: readers see nothing below it, so execute the old plan for what
+            # lies there.
             below = ending_below(list(self.context.segments.list_remote_log_segments(partition)), plan.new_log_start)
             return plan.within(ExpiryPlan(partition, plan.new_log_start, plan.now, below))
         current = self.replan(plan)

@@ -175,9 +175,9 @@ def _plan_disabled(
 ) -> ExpiryPlan | None:
     """Return the plan to delete the remote segments `expired`; our log start moves at most to the local log's.
 
-    As in Kafka (KIP-950) the log then begins where the local log does: nobody holds the offsets before. The decision to
-    delete moves our log start; the broker's only limits it. With no local log in sight our log start stays: what is in
-    none of the remote segments may be there and only there.
+    As in Kafka (KIP-950), the log then begins at the start of the local log, since no tier holds earlier offsets. The
+    decision to delete moves our log start; the broker's log start only limits how far. Without a local log in sight,
+    our log start stays: only the local log may hold offsets that no remote segment holds.
     """
     if not expired:
         return None
@@ -189,9 +189,10 @@ def _plan_disabled(
 def _follow_local_log(
     partition: TopicIdPartition, metadata: RemoteLogMetadataManager, local: PartitionLog | None, now: int
 ) -> ExpiryPlan | None:
-    """Return the plan that moves our log start to that of the local log, the only one left; None if it is there.
+    """Return the plan that moves our log start to that of the local log; None if it is not below that.
 
-    What the broker deletes of a topic that is not tiered is deleted, not lost. Nothing remote is deleted by it.
+    If a topic is no longer tiered, what its broker deletes counts as deleted, not lost. The plan deletes nothing
+    remote.
     """
     log_start = metadata.log_start_offset(partition)
     if local is None or log_start is None or local.log_start_offset <= log_start:

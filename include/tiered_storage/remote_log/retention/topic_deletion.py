@@ -3,10 +3,11 @@
 A person marks it: from then on no copy of its partitions begins. The background (delete_marked) then takes each
 partition to STARTED, marks all of its segments, deletes their objects, and writes FINISHED once its folder in the store
 holds only the partition manifest. That stays, so that objects that appear later never pass for a live topic. Another
-incarnation of the name has another topic id, and is not touched. A topic that cannot be seen is not a deleted topic:
-nothing here begins on its own, but for topics that a running cluster shows with another id: those were deleted, and
-created again. They are marked after remote.log.replaced.topic.grace.ms, if remote deletion is allowed. If they are
-many, the cluster may have been rebuilt under its id, and the remote log be its backup: then a person decides again.
+incarnation of the name has another topic id, and is not touched. A topic that the source does not show is not a deleted
+topic, so nothing here begins on its own. The exception: a running cluster shows the name with another topic id, so the
+topic was deleted and created again. Then the old partitions are marked after remote.log.replaced.topic.grace.ms, if
+remote deletion is allowed. If there are many such topics, the cluster may have been rebuilt under its id, and the
+remote log may be its backup: then a person decides.
 
 KIP-405, RemotePartitionDeleteState.
 """
@@ -132,7 +133,7 @@ class ReplacedTopics:
 def replaced_topics(context: RemoteLogContext) -> ReplacedTopics:
     """Return what the running cluster replaced; nothing of log directories.
 
-    Forgets of topics that are shown again that they were not. Raises SourceClusterError.
+    Removes the mark REPLACED_SINCE from topics that the cluster shows again. Raises SourceClusterError.
     """
     if not CLUSTER.is_named(context.settings):
         return ReplacedTopics()
@@ -153,7 +154,7 @@ def replaced_topics(context: RemoteLogContext) -> ReplacedTopics:
 def _why_many(
     replaced: Sequence[AbsentTopic], remote: Sequence[TopicIdPartition], shown: ShownTopics, context: RemoteLogContext
 ) -> str | None:
-    """Return why so many topics were hardly deleted one by one; None if they are few."""
+    """Return why these are too many to have been deleted one by one; None if they are few."""
 
     def holds(partition: TopicIdPartition) -> bool:
         return SegmentState.COPY_SEGMENT_FINISHED in context.segments.count_remote_log_segments(partition)
@@ -168,9 +169,9 @@ def _why_many(
         return None
     return (
         f"{len(names)} of {len(names) + len(others)} topics with remote data have other topic ids at the brokers, such "
-        f"as {min(names)}: if the cluster was rebuilt under its id, these data are its backup, so expire marks none of "
-        "them. Of each topic that was really deleted, 'tiered-storage delete-topic NAME --topic-id ID' deletes them "
-        "('topics list' shows the ids); to keep them, 'tiered-storage topics forbid-deletion NAME'"
+        f"as {min(names)}. If the cluster was rebuilt under its id, these data are its backup, so expire marks none of "
+        "them. For each topic that was really deleted, run 'tiered-storage delete-topic NAME --topic-id ID' ('topics "
+        "list' shows the ids). To keep the data, run 'tiered-storage topics forbid-deletion NAME'"
     )
 
 
@@ -210,7 +211,7 @@ def _replaced_since(old: TopicIdPartition, context: RemoteLogContext) -> int:
 
 
 def _current(seen: Topic, known: Topic | None) -> Topic:
-    """Return the decision, `known` or else as it was `seen`, without the word that the topic is replaced."""
+    """Return the decision, `known` or else as it was `seen`, without the mark that the topic is replaced."""
     topic = known or seen
     return replace(topic, properties={key: value for key, value in topic.properties.items() if key != REPLACED_SINCE})
 

@@ -113,7 +113,7 @@ def undelete(
     if not taken_back and not left:
         raise ConfigurationError(
             f"topic {topic}: no marked segment of it still exists, so nothing was brought back; 'tiered-storage topics "
-            "list' shows the topics, 'tiered-storage segments TOPIC' the segments of one"
+            f"list' shows the topics, 'tiered-storage segments --topics {topic}' its segments"
         )
     return taken_back, left
 
@@ -180,7 +180,7 @@ def _plan(partition: TopicIdPartition, context: RemoteLogContext) -> Undeletion:
     lost: list[Finding] = []
     chosen: list[RemoteLogSegmentMetadata] = []
     second_copies, now, marked_from = 0, context.clock(), _grace_began(context)
-    # The segment marked last was sound: the replacement, if there are both.
+    # Latest mark first: of a damaged segment and its replacement, the replacement was marked later.
     for segment in sorted((one for one in segments if one.is_marked), key=lambda one: -one.event_timestamp):
         held_by = Coverage.of([*read, *chosen], lineage)
         is_held = held_by.holding(segment.start_offset, segment.end_offset) is not None

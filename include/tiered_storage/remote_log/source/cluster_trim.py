@@ -75,7 +75,9 @@ class ClusterTrim:
         if not segments or limit <= segments[0].base_offset:
             return segments[0].base_offset if segments else new_local_start
         if led is None:
-            raise SourceClusterError(f"{asked}: nobody led it before it was planned again: the next run looks again")
+            raise SourceClusterError(
+                f"{asked}: the partition had no leader, so nothing was deleted: the next run tries again"
+            )
         answer = self.delete_records(asked, limit, led)
         if isinstance(answer, PartitionError):
             refused = answer.as_exception()

@@ -110,7 +110,7 @@ class FetchSource:
         with self._lock:
             found = self._metadata(None)
             every = [each for topic in _by_name(found) for each in _partitions(topic)]
-            # Before the offsets: a log that grows meanwhile has no bytes that its offsets do not explain.
+            # Ask for sizes before offsets: then a log that grows meanwhile has no bytes beyond its offsets.
             sizes = self._client.log_sizes(every) if self._brokers is None else {}
             logs = list(self._look(found, every, sizes))
         # The caller works between two of them, and other threads may ask meanwhile.
@@ -296,7 +296,7 @@ class FetchSource:
             # ListOffsets takes negative ones for an OffsetSpec.
             return offsets.start
         if timestamp > INT64_MAX:
-            # Nothing can be that late: a record with a timestamp out of this world, or segment.ms without an end.
+            # No record is that late: the moment comes from an absurd timestamp or an unlimited segment.ms.
             return offsets.high_watermark
         with self._lock:
             found = self._client.list_offsets({partition: timestamp})[partition]

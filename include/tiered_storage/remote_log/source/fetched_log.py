@@ -1,16 +1,17 @@
-"""Cuts closed segments out of what a partition's leader sends, for clusters whose disks nobody here can reach.
+"""Cut closed segments from the batches that a partition's leader sends, for clusters whose disks this host cannot read.
 
 The batches go, as the broker stores them, into files in a folder of our own. They roll by the topic's settings as the
 broker does, so what comes out is an ordinary closed segment with its indexes and producer snapshot. Only records below
 the last stable offset are fetched. Checksums are left to the copy, which reads the files once more and compares them
 before anything is marked as whole: here only the headers are read.
 
-The detour over a file remains because a store gets a segment's end and size before its first byte (KIP-405), and only
-the last answer shows them. It costs two copies in memory: no file is synced, and each is removed once it is copied.
+The batches go through a file because a store needs a segment's end and size before its first byte (KIP-405), and only
+the last answer shows them. That costs two copies in memory: no file is synced, and each is removed once its segment is
+copied.
 
-The producers are known from the log's offset 0, or from the snapshot that goes with the last remote segment. Where
-neither is there, the aborted transactions come from the broker's answers, and the segments go without snapshots. Files
-of our own then show the producers since the start of the cut, so that no copy needs the segments before its own.
+The producers are known if the copy begins at offset 0, or if the last remote segment has a snapshot. Otherwise the
+aborted transactions come from the broker's answers, and the segments have no snapshots. Files of our own then record
+the producers since the start of the cut, so that no copy needs earlier segments.
 
 Source: LogSegment.shouldRoll of released Kafka.
 """
@@ -140,10 +141,11 @@ class FetchedLog:
         return self._close_old_tail()
 
     def release(self, segment: LocalSegment, *, is_reused: bool = True) -> None:
-        """Remove the files of a segment that was handed out; the producers at its start stay for the one before it.
+        """Remove the files of a segment that was handed out, but keep the producers at its start while an earlier
+        segment is copied.
 
-        With `is_reused` the next segment is written over its `.log` file, unless one before it is still copied: not
-        where a thread of a copy that failed may still read it, or where no other segment is going to be cut.
+        With `is_reused`, the next segment overwrites its `.log` file, unless an earlier segment is still being copied.
+        Clear it if a thread of a failed copy may still read the file, or if no other segment follows.
         """
         files, is_oldest = LogSegment(segment.base_offset, self._directory), False
         self._released.add(files.base_offset)
@@ -189,7 +191,8 @@ class FetchedLog:
         """Return the batches of the next answer; None if there were none below the end of what is wanted."""
         found, batches = self._ask(cluster, buffer)
         if self._leaves_offsets_out(batches):
-            # Only compaction leaves some out, and no checksum covers the offset of a batch: a broken answer may do so.
+            # Only compaction leaves offsets out. A garbled answer may look the same, since no checksum covers a batch's
+            # offset: fetch again and compare.
             before = batches.base_offset
             found, batches = self._ask(cluster, buffer)
             batches = batches.rows(0, min(len(before), len(batches)))

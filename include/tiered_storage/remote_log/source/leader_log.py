@@ -1,9 +1,9 @@
 """Closed segments of a partition, as the files of its running leader, and the rest by Fetch.
 
-A closed segment below the end of what is wanted is handed out as the leader's own file. What does not begin or end with
-one is cut by Fetch (fetched_log.py): from where the remote log ends inside of a segment up to that segment's end, and
-the records of the active segment once they are old enough. So is, up to the end of what is wanted, what begins with a
-segment whose last batches the broker compacted away: no remote segment may end with such a gap.
+Closed segments below the wanted end are handed out as the leader's own files. The rest is cut by Fetch
+(fetched_log.py): from where the remote log ends inside a segment up to that segment's end, and the active segment's
+records once they are old enough. If the broker compacted away a segment's last batches, everything from that segment to
+the wanted end is cut, since no remote segment may end with such a gap.
 """
 
 from __future__ import annotations

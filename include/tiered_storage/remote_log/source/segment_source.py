@@ -153,7 +153,7 @@ class OpenSegment(Protocol):
 
 
 class LocalTrim(Protocol):
-    """Removes segments from the start of a local log: their files, or by its brokers what they hold."""
+    """Removes segments from the start of a local log: deletes their files, or has the brokers delete their records."""
 
     def ensure_removable(self, segments: Sequence[LocalSegment]) -> None:
         """Raise InvalidLogDirectoryError if `segments`, of one log, are not where removing them would free room."""

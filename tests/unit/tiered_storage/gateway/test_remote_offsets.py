@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from tiered_storage.errors import MetadataUnavailableError, TieredStorageError
-from tiered_storage.gateway.allowed_apis import LIST_OFFSETS
+from tiered_storage.gateway.allowed_apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from tiered_storage.gateway.broker_questions import BrokerQuestions
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.metrics import GatewayMetrics
@@ -32,24 +32,55 @@ from tiered_storage.remote_log.read.partition_view import PartitionView
 from unit.tiered_storage.gateway.brokers import TOPIC, ScriptedBroker
 
 BROKER_START, REMOTE_START = 100, 20
+EPOCHS = (EpochEntry(0, 0), EpochEntry(1, 40), EpochEntry(2, 70))
 STORAGE_ERROR = 56
 
 
 class Remote:
     """A remote log from REMOTE_START on, or the `failure` of whoever asks."""
 
-    def __init__(self, failure: TieredStorageError | None = None) -> None:
+    def __init__(
+        self, failure: TieredStorageError | None = None, epochs: tuple[EpochEntry, ...] = (EpochEntry(0, 0),)
+    ) -> None:
         self.failure = failure
+        self.epochs = epochs
 
     async def view(self, partition: TopicIdPartition, _: int) -> PartitionView:
         if self.failure is not None:
             raise self.failure
-        epochs = (EpochEntry(0, 0),)
+        epochs = self.epochs
         segment = RemoteLogSegmentMetadata(
             RemoteLogSegmentId(partition, f"{1:022}"), REMOTE_START, BROKER_START - 1, 1, 1, 1, epochs,
             SegmentState.COPY_SEGMENT_FINISHED,
         )  # fmt: skip
         return PartitionView(partition, None, Coverage.of([segment], epochs), 0, epochs)
+
+
+def remote_offsets(broker: ScriptedBroker, remote: Remote) -> RemoteOffsets:
+    partitions = RemotePartitions(cast(RemoteLogReader, remote), "a cluster", 1 << 20)
+    return RemoteOffsets(partitions, BrokerQuestions(broker), ReadFailures(GatewayMetrics()))
+
+
+def epoch_end(epoch: int, of_broker: tuple[int, int]) -> tuple[int, int]:
+    """Answer an OffsetForLeaderEpoch for `epoch` of partition 0; the broker answers `of_broker`: an epoch, its end."""
+    version = OFFSET_FOR_LEADER_EPOCH.latest
+    kio = load_payload_module(OFFSET_FOR_LEADER_EPOCH.key, version, EntityType.response)
+    asked = request_module(OFFSET_FOR_LEADER_EPOCH, version)
+    found = entity(
+        kio.EpochEndOffset, error_code=ErrorCode.none, partition=0, leader_epoch=of_broker[0], end_offset=of_broker[1]
+    )
+    topic = kio.OffsetForLeaderTopicResult(topic=TOPIC, partitions=(found,))
+    answer = entity(kio.OffsetForLeaderEpochResponse, throttle_time=timedelta(), topics=(topic,))
+    wanted = entity(asked.OffsetForLeaderPartition, partition=0, current_leader_epoch=-1, leader_epoch=epoch)
+    topic = asked.OffsetForLeaderTopic(topic=TOPIC, partitions=(wanted,))
+    request = entity(asked.OffsetForLeaderEpochRequest, replica_id=-1, topics=(topic,))
+    offsets = remote_offsets(ScriptedBroker(), Remote(epochs=EPOCHS))
+    header = RequestHeader(OFFSET_FOR_LEADER_EPOCH, version, 5, "", 0)
+    frame = memoryview(bytearray(encode_answer(answer, 5)))
+    [piece] = asyncio.run(offsets.offsets_for_leader_epochs(frame, header, request))
+    [topic] = decode_answer(memoryview(piece)[4:], OFFSET_FOR_LEADER_EPOCH, version, 5).topics
+    [partition] = topic.partitions
+    return int(partition.leader_epoch), int(partition.end_offset)
 
 
 def earliest(version: int, broker: ScriptedBroker, remote: Remote) -> Any:
@@ -71,8 +102,7 @@ def earliest(version: int, broker: ScriptedBroker, remote: Remote) -> Any:
     wanted = entity(asked.ListOffsetsPartition, partition_index=0, timestamp=int(OffsetSpec.EARLIEST))
     topic = asked.ListOffsetsTopic(name=TOPIC, partitions=(wanted,))
     request = entity(asked.ListOffsetsRequest, replica_id=-1, isolation_level=0, timeout=timedelta(), topics=(topic,))
-    partitions = RemotePartitions(cast(RemoteLogReader, remote), "a cluster", 1 << 20)
-    offsets = RemoteOffsets(partitions, BrokerQuestions(broker), ReadFailures(GatewayMetrics()))
+    offsets = remote_offsets(broker, remote)
     header = RequestHeader(LIST_OFFSETS, version, 5, "", 0)
     [piece] = asyncio.run(offsets.list_offsets(frame, header, request))
     changed = decode_answer(memoryview(piece)[4:], LIST_OFFSETS, version, 5)
@@ -98,3 +128,20 @@ def test_a_remote_log_that_cannot_be_asked_begins_nowhere(caplog: pytest.LogCapt
 
     assert int(found.error_code) == STORAGE_ERROR
     assert "orders-0: the remote log cannot be asked for offsets: locked" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("epoch", "of_broker", "expected"),
+    [
+        pytest.param(0, (0, BROKER_START), (0, 40), id="forgotten-by-the-broker"),
+        pytest.param(1, (1, BROKER_START), (1, 70), id="a-later-one-forgotten-by-the-broker"),
+        pytest.param(0, (0, 30), (0, 30), id="truncated-by-an-unclean-election"),
+        pytest.param(1, (0, 30), (0, 30), id="removed-by-an-unclean-election"),
+        pytest.param(2, (2, 150), (2, 150), id="the-latest-remote-one"),
+        pytest.param(3, (3, 180), (3, 180), id="the-broker-s-own"),
+    ],
+)
+def test_an_epoch_ends_where_the_first_tier_ends_it(
+    epoch: int, of_broker: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    assert epoch_end(epoch, of_broker) == expected

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from support.transactions import data
 from tiered_storage.gateway.remote_partitions import ReadKey, RemotePartitions, RemoteRead, skipped_offsets
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
 from tiered_storage.kafka_log.records.batch_header import check_crc, read_batch_header
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction as Aborted
+from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
+from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.remote_log.read.read_values import FetchedBatches, Isolation, Tier
 
 PARTITION = TopicIdPartition("a cluster", "AAAAAAAAAAAAAAAAAAAABw", 0, "orders")
@@ -231,3 +234,25 @@ def test_a_client_that_is_gone_leaves_no_read() -> None:
         assert reader.ended == [0]
 
     run(work)
+
+
+class Views:
+    """A reader whose last view begins at offset 100, and whose next one begins at 50, as after an undelete."""
+
+    def __init__(self) -> None:
+        self.starts = [100, 50]
+
+    async def view(self, _: TopicIdPartition, offset: int) -> PartitionView:
+        if len(self.starts) > 1 and not self.starts[0] <= offset <= 200:
+            self.starts.pop(0)
+        epochs = (EpochEntry(0, 0),)
+        return PartitionView(PARTITION, None, Coverage.of([], epochs), self.starts[0], epochs)
+
+
+@pytest.mark.parametrize("offset", [98, 99, 150], ids=["far-below-the-start", "just-below-the-start", "inside"])
+def test_an_offset_below_the_start_of_the_last_view_is_judged_by_a_new_one(offset: int) -> None:
+    partitions = RemotePartitions(cast(RemoteLogReader, Views()), "a cluster", 1 << 20)
+
+    view = asyncio.run(partitions.view(PARTITION, offset))
+
+    assert view.log_start_offset == (100 if offset >= 100 else 50)

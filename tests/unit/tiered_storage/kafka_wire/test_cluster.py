@@ -266,7 +266,7 @@ def test_an_answer_about_other_partitions_is_malformed() -> None:
         patch.setattr(scripted, "listed", lambda *_: {"topics": ()})
         found = cluster.list_offsets({ZERO: -1}, seconds=0.2)[ZERO]
     assert isinstance(found, PartitionError)
-    assert "ListOffsets: it is about 0 other partitions than the 1 asked for" in found.reason
+    assert "ListOffsets: the answer is about 0 partitions, not exactly the 1 asked for" in found.reason
 
 
 def test_an_epoch_after_the_one_asked_for_is_malformed() -> None:

@@ -127,7 +127,7 @@ def test_properties_of_producers_and_consumers_are_ignored() -> None:
         ({}, r"bootstrap\.servers is missing"),
         (
             {**LAB, "security.protocol": "sasl"},
-            r"security\.protocol is none of plaintext, ssl, sasl_plaintext, sasl_ssl",
+            r"security\.protocol must be one of plaintext, ssl, sasl_plaintext, sasl_ssl",
         ),
         ({**LOGIN}, r"set sasl\.mechanism to one of PLAIN, SCRAM-SHA-256"),
         ({**LOGIN, "sasl.mechanism": "GSSAPI"}, r"set sasl\.mechanism to one of"),
