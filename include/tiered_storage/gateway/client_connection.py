@@ -7,7 +7,7 @@ correlation ids.
 A connection holds the records of one Fetch: the next Fetch waits until that one is answered and sent. A login waits
 until every earlier request is answered, since a broker accepts nothing between its messages. A waiting request delays
 all later ones, and meanwhile the gateway stops reading from the client. It also stops reading from one side while too
-many bytes wait to be sent to the other.
+many bytes wait to be sent to the other, or while the process has no memory for the next frame.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 from tiered_storage.errors import ClusterUnreachableError, MalformedAnswerError, TieredStorageError
 from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH, PRODUCE, SASL_HANDSHAKE
+from tiered_storage.gateway.limits.memory_budget import MemoryAccount
 from tiered_storage.kafka_wire.connections.apis import Api, ApiVersions
 from tiered_storage.kafka_wire.connections.frames import (
     LARGEST_MESSAGE,
@@ -30,12 +31,21 @@ from tiered_storage.kafka_wire.connections.frames import (
     encode_request,
     request,
 )
-from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol, Piece
+from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol, Piece, memory_of
 from tiered_storage.kafka_wire.server.request_header import RequestHeader, expects_answer
 
 _log = logging.getLogger(__name__)
 
-Changed = list[Piece] | Coroutine[Any, Any, list[Piece]]
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What a client gets, with `memory` bytes of its connection's account beside those of the broker's answer."""
+
+    pieces: list[Piece]
+    memory: int
+
+
+Changed = list[Piece] | Coroutine[Any, Any, list[Piece] | Filled]
 Change = Callable[[memoryview], Changed]
 """Takes the broker's answer, and returns what the client gets instead."""
 CLIENT_NAME: Final = "remote-log-gateway"
@@ -43,8 +53,6 @@ MOST_WAITING: Final = 64
 """Requests of a client that may wait for answers; brokers answer a connection's requests one after the other."""
 LARGEST_BEFORE_LOGIN: Final = 512 << 10
 """Bytes of a request of a client that must log in first: as Kafka's sasl.server.max.receive.size."""
-LINGER_SECONDS: Final = 30.0
-"""How long one side may take to read what waits for it after the other side is gone."""
 
 
 class Client(Protocol):
@@ -66,10 +74,11 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a client gets for a request of an API, now or once the task has ended."""
+    """What a client gets for a request of an API, now or once the task has ended; it holds `memory` bytes."""
 
     api: Api
-    content: list[Piece] | asyncio.Task[list[Piece]]
+    content: list[Piece] | asyncio.Task[list[Piece] | Filled]
+    memory: int
 
 
 class ClientConnection:
@@ -80,16 +89,19 @@ class ClientConnection:
         largest_request: int,
         on_open: Callable[[ClientConnection], Client],
         on_end: Callable[[ClientConnection], None],
+        memory: MemoryAccount,
         *,
         with_login: bool = False,
     ) -> None:
         """Call `on_open` once the client is connected: it connects the broker, and returns what takes each request.
 
-        Call `on_end` once, when both are gone. With `with_login`, requests are small until the client is logged in.
+        Call `on_end` once, when both are gone. What goes either way is counted in `memory`. With `with_login`, requests
+        are small until the client is logged in.
         """
         largest = min(largest_request, LARGEST_BEFORE_LOGIN) if with_login else largest_request
-        self.client = FrameProtocol(_ClientSide(self), largest)
-        self.broker = FrameProtocol(_BrokerSide(self), LARGEST_MESSAGE)
+        self.client = FrameProtocol(_ClientSide(self), largest, memory)
+        self.broker = FrameProtocol(_BrokerSide(self), LARGEST_MESSAGE, memory)
+        self.memory = memory
         self.versions: ApiVersions | None = None
         """What the broker offers; None: nobody asked yet."""
         self._largest_request = largest_request
@@ -106,7 +118,6 @@ class ClientConnection:
         self._is_ending = False
         self._has_ended = False
         self._is_over = False
-        self._lingering: asyncio.TimerHandle | None = None
         # Until the broker is connected.
         self.client.hold()
 
@@ -131,7 +142,7 @@ class ClientConnection:
             self._pending.append(_Pending(header.correlation_id, header.api, change))
             self._waiting += 1
             self._fetches += header.api.key == FETCH.key
-        self.broker.send([frame])
+        self.broker.send([frame], memory_of(frame))
 
     def logged_in(self) -> None:
         """Take requests of all sizes from now on."""
@@ -212,11 +223,12 @@ class ClientConnection:
                 f"{self.broker.peer}: the answer to {due.api} has correlation id {found}, not {due.correlation_id}"
             )
         if due.asked is not None:
+            self.memory.give(memory_of(frame))
             if not due.asked.done():
                 due.asked.set_result(frame)
         else:
             changed: Changed = [frame] if due.change is None else due.change(frame)
-            self._deliver(due.api, changed)
+            self._deliver(due.api, changed, memory_of(frame))
         self._go_on()
 
     def side_lost(self, other: FrameProtocol, who: str, reason: Exception | None) -> None:
@@ -229,11 +241,9 @@ class ClientConnection:
             self._give_up()
             if not other.is_gone:
                 other.close()
-                self._lingering = asyncio.get_running_loop().call_later(LINGER_SECONDS, other.abort)
         if other.is_gone and not self._is_over:
             self._is_over = True
-            if self._lingering is not None:
-                self._lingering.cancel()
+            self.memory.close()
             self._on_end(self)
 
     def _give_up(self) -> None:
@@ -261,15 +271,15 @@ class ClientConnection:
 
     # -------------------------------------------------------------------------------------------------------- answers
 
-    def _deliver(self, api: Api, changed: Changed) -> None:
+    def _deliver(self, api: Api, changed: Changed, memory: int) -> None:
         if isinstance(changed, list):
-            self._ready.append(_Answer(api, changed))
+            self._ready.append(_Answer(api, changed, memory))
             return
         task = asyncio.get_running_loop().create_task(changed)
-        self._ready.append(_Answer(api, task))
+        self._ready.append(_Answer(api, task, memory))
         task.add_done_callback(self._changed)
 
-    def _changed(self, _: asyncio.Task[list[Piece]]) -> None:
+    def _changed(self, _: asyncio.Task[list[Piece] | Filled]) -> None:
         try:
             self._go_on()
         except Exception as error:  # noqa: BLE001 - a connection that cannot go on must not hang
@@ -278,7 +288,7 @@ class ClientConnection:
     def _go_on(self) -> None:
         """Send what is ready, up to the first answer that is not, and take the requests that waited for it."""
         while self._ready and not self._has_ended:
-            api, content = self._ready[0].api, self._ready[0].content
+            api, content, memory = self._ready[0].api, self._ready[0].content, self._ready[0].memory
             if isinstance(content, asyncio.Task):
                 if not content.done():
                     break
@@ -286,11 +296,13 @@ class ClientConnection:
                 if failure is not None:
                     self._failed(failure)
                     return
-                content = content.result()
+                result = content.result()
+                content, more = (result.pieces, result.memory) if isinstance(result, Filled) else (result, 0)
+                memory += more
             self._ready.popleft()
             self._waiting -= 1
             self._fetches -= api.key == FETCH.key
-            self.client.send(content)
+            self.client.send(content, memory)
         if not self._has_ended:
             self.take_arrived()
             self._end_if_idle()

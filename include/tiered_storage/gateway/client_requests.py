@@ -81,7 +81,14 @@ class ClientRequests:
         self._login_steps = 1
         self._refuses_in_words = False
         self._fetch = RemoteFetch(
-            number, partitions, questions, metrics, failures, most_wait_ms, skips_missing=skips_missing
+            number,
+            partitions,
+            questions,
+            metrics,
+            failures,
+            connection.memory,
+            most_wait_ms,
+            skips_missing=skips_missing,
         )
         self._offsets = RemoteOffsets(partitions, questions, failures)
         self._changes: dict[int, Callable[[memoryview, RequestHeader], Change | None]] = {
@@ -145,7 +152,8 @@ class ClientRequests:
         return [answer]
 
     def _a_fetch(self, frame: memoryview, header: RequestHeader) -> Change:
-        asked = take_fetch(frame, header, self._most_fetch_bytes, share=self._fetch.needs_share())
+        most_bytes = min(self._most_fetch_bytes, self._connection.memory.share)
+        asked = take_fetch(frame, header, most_bytes, share=self._fetch.needs_share())
         return partial(self._fetched, header, asked)
 
     def _list_offsets(self, frame: memoryview, header: RequestHeader) -> Change:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.kafka_wire.connections.error_codes import error_name
 from tiered_storage.remote_log.metrics.fetch_counts import FetchCounts
 
@@ -21,6 +22,7 @@ class GatewayMetrics(Collector):
     def __init__(self) -> None:
         """Count from zero."""
         self.fetched = FetchCounts()
+        self._budget: MemoryBudget | None = None
         self.registry = CollectorRegistry()
         self.connections = Gauge(f"{_PREFIX}_connections", "Open connections of clients", registry=self.registry)
         self.refused = Counter(
@@ -52,6 +54,17 @@ class GatewayMetrics(Collector):
             registry=self.registry,
         )
 
+    def show_memory(self, budget: MemoryBudget) -> None:
+        """Show the memory of all connections."""
+        shown: dict[str, tuple[str, Callable[[], float]]] = {
+            "memory_used_bytes": ("Memory that connections hold", lambda: budget.used),
+            "memory_most_used_bytes": ("The most memory that connections held", lambda: budget.most_used),
+            "memory_limit_bytes": ("gateway.memory.max.bytes", lambda: budget.limit),
+        }
+        for name, (text, value) in shown.items():
+            Gauge(f"{_PREFIX}_{name}", text, registry=self.registry).set_function(value)
+        self._budget = budget
+
     def asked(self, api: str) -> None:
         """Count a request."""
         self._requests.labels(api).inc()
@@ -73,3 +86,6 @@ class GatewayMetrics(Collector):
         """Yield all metrics."""
         yield from self.registry.collect()
         yield from self.fetched.registry.collect()
+        if self._budget is not None:
+            text = "Requests and answers that waited for memory"
+            yield CounterMetricFamily(f"{_PREFIX}_memory_waits", text, self._budget.waits)

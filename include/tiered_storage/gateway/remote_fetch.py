@@ -24,7 +24,9 @@ from typing import Final
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.gateway.broker_questions import BrokerQuestions, NamedPartition
+from tiered_storage.gateway.client_connection import Filled
 from tiered_storage.gateway.fetch_errors import ReadFailures, code_in_fetch, kafka_code
+from tiered_storage.gateway.limits.memory_budget import MemoryAccount
 from tiered_storage.gateway.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import (
     ReadKey,
@@ -65,6 +67,8 @@ LEAST_WAIT_MS: Final = 500
 """How long a remote read may take though the client would wait for less: KIP-1018's default."""
 PAUSE_MS: Final = 100
 """How long an answer without records takes at least, if the client waits so long."""
+MEMORY_SECONDS: Final = 10.0
+"""How long a Fetch waits for memory for remote records, before it is answered without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +121,22 @@ class RemoteFetch:
         questions: BrokerQuestions,
         metrics: GatewayMetrics,
         failures: ReadFailures,
+        memory: MemoryAccount,
         most_wait_ms: int,
         *,
         skips_missing: bool = False,
     ) -> None:
         """Read as `client`, the number of its connection; one read takes `most_wait_ms` at most.
 
-        With `skips_missing`, consumers go on after offsets that neither tier has.
+        Remote records are counted in `memory`, the connection's account. With `skips_missing`, consumers go on after
+        offsets that neither tier has.
         """
         self._client = client
         self._partitions = partitions
         self._questions = questions
         self._metrics = metrics
         self._failures = failures
+        self._memory = memory
         self._most_wait_ms = most_wait_ms
         self._skips_missing = skips_missing
         self._had_remote = False
@@ -159,17 +166,20 @@ class RemoteFetch:
 
     async def fill(
         self, frame: memoryview, request: FetchRequest, layout: FetchLayout, more: Sequence[Replacement]
-    ) -> list[Piece]:
+    ) -> Filled:
         """Return the broker's answer with remote records; `more` replaces what comes after its partitions."""
-        begun, wait_s = asyncio.get_running_loop().time(), self._wait_ms(request) / 1000
         positions = await self._positions(request, layout)
         left, is_first = request.max_bytes - layout.records_size, layout.records_size == 0
+        room = self._room(left, positions)
+        has_memory = not room or await self._memory.wait(room, MEMORY_SECONDS)
+        begun, wait_s = asyncio.get_running_loop().time(), self._wait_ms(request) / 1000
+        held = 0
         replacements: list[Replacement] = []
         may_wait = is_first
         for at in range(0, len(positions), AT_ONCE):
             some = positions[at : at + AT_ONCE]
             is_late = asyncio.get_running_loop().time() - begun >= wait_s
-            if is_late or (left <= 0 and not is_first):
+            if not has_memory or is_late or (left <= 0 and not is_first):
                 found = [_Found() for _ in some]
                 self._had_remote = True
             else:
@@ -178,6 +188,7 @@ class RemoteFetch:
                 records = self._take(position, each, min(left, position.asked.max_bytes), whole=is_first)
                 if records is not None:
                     left -= len(records.content)
+                    held += records.memory
                     is_first = may_wait = False
                 may_wait = may_wait and each.code == NONE
                 replacements.append(_entry(request, position, each, records))
@@ -185,7 +196,15 @@ class RemoteFetch:
             # A consumer asks again at once: without a pause it would do nothing else until there are records.
             pause = min(request.max_wait_ms, PAUSE_MS) / 1000 - (asyncio.get_running_loop().time() - begun)
             await asyncio.sleep(max(pause, 0))
-        return spliced(frame, [*replacements, *more])
+        self._memory.settle(room if has_memory else 0, held)
+        return Filled(spliced(frame, [*replacements, *more]), held)
+
+    def _room(self, left: int, positions: Sequence[_Position]) -> int:
+        """Return how much memory `left` bytes of records may take: chunks are read, twice as large as what is kept."""
+        if not positions:
+            return 0
+        records = max(min(left, sum(each.asked.max_bytes for each in positions)), 0)
+        return max(2 * records, min(len(positions), AT_ONCE) * self._partitions.largest_chunk)
 
     async def _positions(self, request: FetchRequest, layout: FetchLayout) -> list[_Position]:
         """Return what the broker does not have, or no longer, in the order of its answer."""

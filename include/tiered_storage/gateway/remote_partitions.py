@@ -1,7 +1,8 @@
 """Remote records of partitions, in portions as large as a Fetch allows.
 
 A read stays open between two Fetches of one client, so that the next records are fetched ahead, over the ends of
-segments. Reads that stay open hold a bounded amount of memory: the one that was idle longest is closed first.
+segments. Reads that stay open hold a bounded amount of memory, and give it back if connections need it: the one that
+was idle longest is closed first.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.kafka_log.log.log_config import INT64_MAX
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import NO_TIMESTAMP, encode_batch, encode_empty_batch
@@ -44,6 +46,8 @@ class RemoteRecords:
     start_offset: int
     end_offset: int
     aborted: tuple[AbortedTransaction, ...]
+    memory: int
+    """The bytes that `content` keeps in memory: it may be a part of a chunk."""
 
 
 def skipped_offsets(start_offset: int, end_offset: int) -> RemoteRecords:
@@ -54,7 +58,7 @@ def skipped_offsets(start_offset: int, end_offset: int) -> RemoteRecords:
     last = min(end_offset - 1, start_offset + _MOST_OFFSETS_OF_A_BATCH - 1)
     ends = [Record(each, NO_TIMESTAMP, None, None) for each in dict.fromkeys((start_offset, last))]
     content = encode_empty_batch(encode_batch(ends, partition_leader_epoch=LEADER_EPOCH_UNKNOWN))
-    return RemoteRecords(memoryview(content), start_offset, last + 1, ())
+    return RemoteRecords(memoryview(content), start_offset, last + 1, (), len(content))
 
 
 class RemoteRead:
@@ -108,9 +112,10 @@ class RemoteRead:
         end_row = row + min(max(count, 1), decided)
         origin = begin - fetched.source_position
         content = memoryview(fetched.content)[origin : origin + int(ends[end_row - row - 1])]
-        if 2 * len(content) < len(fetched.content):
+        memory = len(fetched.content)
+        if 2 * len(content) < memory:
             # Copy a small portion: otherwise an answer over many partitions would keep each whole chunk in memory.
-            content = memoryview(bytes(content))
+            content, memory = memoryview(bytes(content)), len(content)
         start = self.offset
         # The last batch of a segment that a later leader truncated reaches over its valid end.
         self.offset = min(int(table.last_offset[end_row - 1]) + 1, fetched.end_offset)
@@ -120,7 +125,7 @@ class RemoteRead:
             for each in fetched.aborted
             if each.first_offset < self.offset and each.last_offset >= start
         )
-        return RemoteRecords(content, start, self.offset, aborted)
+        return RemoteRecords(content, start, self.offset, aborted, memory)
 
     async def close(self) -> None:
         """End what it fetches ahead."""
@@ -130,13 +135,17 @@ class RemoteRead:
 class RemotePartitions:
     """The remote log of one cluster. For one event loop."""
 
-    def __init__(self, reader: RemoteLogReader, cluster_id: str, most_held_bytes: int) -> None:
-        """Read through `reader`, which has no local tier; idle reads hold `most_held_bytes` at most."""
+    def __init__(self, reader: RemoteLogReader, cluster_id: str, most_held_bytes: int, budget: MemoryBudget) -> None:
+        """Read through `reader`, which has no local tier; idle reads hold `most_held_bytes` of `budget` at most."""
         self._reader = reader
+        self._memory = budget.account()
+        budget.spare = self._spare
         self._cluster_id = cluster_id
         self._most_held = most_held_bytes
         self._idle: OrderedDict[ReadKey, RemoteRead] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
+        self.largest_chunk = 0
+        """The bytes of the largest chunk that was read so far."""
 
     def partition(self, topic: str, topic_id: str, number: int) -> TopicIdPartition:
         """Return a partition by its topic's id; the name is for messages."""
@@ -169,7 +178,7 @@ class RemotePartitions:
         A read that began when the remote log had another end is not used: an abort whose marker was copied since is
         neither among its aborted transactions nor among those that a broker gives from `remote_end` on.
         """
-        known = self._idle.pop(key, None)
+        known = self._pop(key)
         if known is not None and (known.offset, known.remote_end) == (offset, remote_end):
             return known
         if known is not None:
@@ -178,21 +187,39 @@ class RemotePartitions:
         return RemoteRead(batches, offset, remote_end)
 
     def keep(self, key: ReadKey, read: RemoteRead) -> None:
-        """Keep a read for the client's next Fetch."""
-        earlier = self._idle.pop(key, None)
+        """Keep a read for the client's next Fetch, if there is memory for it."""
+        earlier = self._pop(key)
         if earlier is not None:
             self.end(earlier)
+        self.largest_chunk = max(self.largest_chunk, read.held_bytes)
+        if not self._memory.take_if_free(read.held_bytes):
+            self.end(read)
+            return
         self._idle[key] = read
-        held = sum(each.held_bytes for each in self._idle.values())
-        while len(self._idle) > 1 and (held > self._most_held or len(self._idle) > _MOST_OPEN):
-            _, oldest = self._idle.popitem(last=False)
-            held -= oldest.held_bytes
-            self.end(oldest)
+        while len(self._idle) > 1 and (self._memory.held > self._most_held or len(self._idle) > _MOST_OPEN):
+            self._end_oldest()
 
     def forget(self, client: int) -> None:
         """End the reads of a client that is gone."""
         for key in [key for key in self._idle if key.client == client]:
-            self.end(self._idle.pop(key))
+            if (read := self._pop(key)) is not None:
+                self.end(read)
+
+    def _spare(self, size: int) -> None:
+        """Give back `size` bytes if idle reads hold as many, or all of theirs."""
+        least = max(self._memory.held - size, 0)
+        while self._memory.held > least:
+            self._end_oldest()
+
+    def _end_oldest(self) -> None:
+        if (read := self._pop(next(iter(self._idle)))) is not None:
+            self.end(read)
+
+    def _pop(self, key: ReadKey) -> RemoteRead | None:
+        read = self._idle.pop(key, None)
+        if read is not None:
+            self._memory.give(read.held_bytes)
+        return read
 
     def end(self, read: RemoteRead) -> None:
         """End a read that nobody uses."""

@@ -21,6 +21,8 @@ from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.client_connection import ClientConnection
 from tiered_storage.gateway.client_requests import ClientRequests
 from tiered_storage.gateway.fetch_errors import ReadFailures
+from tiered_storage.gateway.limits.idle_connections import IdleConnections
+from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
@@ -30,6 +32,7 @@ from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
 _log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 512
+_LOOK_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class GatewayLimits:
     most_wait_ms: int
     """How long a Fetch waits for remote records."""
     shutdown_seconds: float
+    idle_seconds: float
+    """How long a connection stays open over which nothing goes."""
     skips_missing: bool
     """Whether consumers go on after offsets that neither tier has."""
 
@@ -57,9 +62,12 @@ class GatewayServer:
         brokers: ClientSettings,
         limits: GatewayLimits,
         metrics: GatewayMetrics,
+        budget: MemoryBudget,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Connect to brokers as `brokers` says, without its login; take TLS from clients with `tls`.
+
+        All connections share the memory of `budget`.
 
         Raises ConfigurationError if a file of certificates cannot be read.
         """
@@ -69,6 +77,8 @@ class GatewayServer:
         self._broker_tls = tls_context(brokers.tls) if brokers.tls else None
         self._limits = limits
         self._metrics = metrics
+        self._budget = budget
+        self._idle_connections = IdleConnections(limits.idle_seconds)
         self._failures = ReadFailures(metrics)
         self._tls = tls
         self._numbers = count(1)
@@ -87,6 +97,7 @@ class GatewayServer:
         for node_id in nodes:
             await self._listen(node_id)
         self._ports.on_new = lambda node_id: self._run(self._listen(node_id))
+        self._run(self._close_idle())
 
     async def stop(self) -> None:
         """Accept no more, answer what clients have asked, and close; what takes too long is cut off."""
@@ -126,6 +137,13 @@ class GatewayServer:
             ) from error
         self._servers.append(server)
 
+    async def _close_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._is_stopping:
+            await asyncio.sleep(_LOOK_SECONDS)
+            closed = self._idle_connections.close_idle(self._open, loop.time(), is_short=self._budget.is_short)
+            self._metrics.refused.labels("idle").inc(closed)
+
     def _accept(self, node_id: int | None) -> FrameProtocol:
         """Return the protocol of a connection that a client begins; with TLS it is open after the handshake."""
 
@@ -147,7 +165,7 @@ class GatewayServer:
             return requests
 
         limit, with_login = self._limits.largest_request, self._brokers.sasl is not None
-        return ClientConnection(limit, opened, self._ended, with_login=with_login).client
+        return ClientConnection(limit, opened, self._ended, self._budget.account(), with_login=with_login).client
 
     async def _serve(self, connection: ClientConnection, node_id: int | None) -> None:
         """Connect a client to its broker, or close it."""

@@ -21,6 +21,7 @@ from typing import Final
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.gateway.broker_ports import BrokerPorts
+from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.gateway.server import GatewayLimits, GatewayServer
@@ -164,13 +165,16 @@ def _server(
         settings.gateway_fetch_max_bytes,
         settings.remote_fetch_max_wait_ms,
         settings.gateway_shutdown_timeout_ms / 1000,
+        settings.gateway_connections_max_idle_ms / 1000,
         settings.gateway_skip_missing_offsets,
     )
     cluster_id = found.cluster_id or settings.cluster_id
     if cluster_id is None:
         raise ConfigurationError("the brokers name no cluster id: set cluster.id")
-    partitions = RemotePartitions(reader, cluster_id, settings.remote_log_reader_cache_memory_bytes)
-    return GatewayServer(ports, partitions, brokers, limits, metrics, tls)
+    budget = MemoryBudget(settings.gateway_memory_max_bytes)
+    metrics.show_memory(budget)
+    partitions = RemotePartitions(reader, cluster_id, settings.remote_log_reader_cache_memory_bytes, budget)
+    return GatewayServer(ports, partitions, brokers, limits, metrics, budget, tls)
 
 
 def _ask_brokers(context: RemoteLogContext) -> tuple[ClientSettings, ClusterMetadata]:

@@ -180,6 +180,19 @@ class GatewaySettings(PropertyModel):
     )
     """How many clients' connections one process takes; further ones are closed."""
 
+    gateway_connections_max_idle_ms: Whole = setting(
+        "gateway.connections.max.idle.ms", 600_000, GATEWAY, Source.OURS, unit="ms", at_least=1_000
+    )
+    """How long a client's connection stays open over which nothing goes either way: of a client that is gone, or that
+    reads nothing of what waits for it. Kafka's brokers have connections.max.idle.ms for theirs."""
+
+    gateway_memory_max_bytes: Whole = setting(
+        "gateway.memory.max.bytes", 512 * _MIB, GATEWAY, Source.OURS, unit="bytes", at_least=16 * _MIB
+    )
+    """How much memory all connections of one process share: requests, answers until clients have read them, and remote
+    records. While it is used up, what comes waits. One connection at a time may go over it by one request and one
+    answer, so that it can go on."""
+
     gateway_request_max_bytes: Whole = setting(
         "gateway.request.max.bytes",
         100 * _MIB,

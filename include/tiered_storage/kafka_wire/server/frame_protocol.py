@@ -1,7 +1,8 @@
 """Whole frames over one connection of asyncio, with back-pressure both ways.
 
 Small frames are cut out of a buffer that is read again and again; a frame that does not fit gets memory of its own, and
-the socket fills that directly. A frame that announces more than the limit ends the connection before memory is taken.
+the socket fills that directly. A frame that announces more than the limit ends the connection before memory is taken,
+and one that finds no memory is read once there is some.
 
 Source: asyncio.BufferedProtocol; the protocol guide (a size of 4 bytes before each message).
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from tiered_storage.errors import MalformedAnswerError, TieredStorageError
@@ -21,8 +22,10 @@ Piece = bytes | bytearray | memoryview
 _BUFFER_BYTES: Final = 16 << 10
 _SMALL_PIECE: Final = 16 << 10
 """Pieces up to this size are joined before they are sent: a system call costs more than the copy."""
-_WRITE_LIMIT: Final = 256 << 10
+_WRITE_LIMIT: Final = 64 << 10
 """How many bytes may wait to be sent before the other side is no longer read."""
+LINGER_SECONDS: Final = 30.0
+"""How long the other side may take to read what waits for it once the connection is being closed."""
 _SIZE: Final = struct.Struct(">i")
 
 
@@ -45,13 +48,32 @@ class FrameListener(Protocol):
         """The connection is closed; None: as it should be. No other call follows."""
 
 
+class FrameMemory(Protocol):
+    """Counts the memory of frames that do not fit into the buffer."""
+
+    def take(self, size: int, go_on: Callable[[], None]) -> bool:
+        """Take `size` bytes and return True, or return False and call `go_on` once they are taken."""
+
+    def give(self, size: int) -> None:
+        """Give back `size` bytes."""
+
+
+def memory_of(frame: memoryview) -> int:
+    """Return how many bytes a FrameMemory was asked for `frame`."""
+    return len(frame) if len(frame) > _BUFFER_BYTES else 0
+
+
 class FrameProtocol(asyncio.BufferedProtocol):
     """The frames of one connection, `largest` bytes each at most (without the size)."""
 
-    def __init__(self, listener: FrameListener, largest: int) -> None:
-        """Report to `listener`."""
+    def __init__(self, listener: FrameListener, largest: int, memory: FrameMemory | None = None) -> None:
+        """Report to `listener`; take memory for large frames from `memory`, or without a limit."""
         self._listener = listener
         self.largest = largest
+        self._memory = memory
+        self._unsent = 0
+        self._moved = 0
+        self._lingering: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(_BUFFER_BYTES)
         self._filled = 0
@@ -78,13 +100,26 @@ class FrameProtocol(asyncio.BufferedProtocol):
         found = self._transport.get_extra_info("peername") if self._transport else None
         return f"{found[0]}:{found[1]}" if found else "a closed connection"
 
-    def send(self, pieces: Iterable[Piece]) -> None:
-        """Send `pieces` one after the other; those of a closed connection are dropped."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
+    @property
+    def carried(self) -> int:
+        """How many bytes have gone over the connection so far, both ways."""
+        return self._moved - (self._transport.get_write_buffer_size() if self._transport else 0)
+
+    def send(self, pieces: Iterable[Piece], memory: int = 0) -> None:
+        """Send `pieces` one after the other; those of a closed connection are dropped.
+
+        Give back `memory` bytes once they are sent.
+        """
+        if self.is_open and self._transport is not None:
+            self._write(self._transport, pieces)
+        self._unsent += memory
+        if self.is_writable:
+            self._give_unsent()
+
+    def _write(self, transport: asyncio.Transport, pieces: Iterable[Piece]) -> None:
         small: list[Piece] = []
         for piece in pieces:
+            self._moved += len(piece)
             if len(piece) <= _SMALL_PIECE:
                 small.append(piece)
                 continue
@@ -94,6 +129,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
             transport.write(piece)
         if small:
             transport.write(small[0] if len(small) == 1 else b"".join(small))
+
+    def _give_unsent(self) -> None:
+        if self._memory is not None and self._unsent:
+            given, self._unsent = self._unsent, 0
+            self._memory.give(given)
 
     def hold(self) -> None:
         """Read no more, until `release` was called as often as this; frames that have arrived are still reported."""
@@ -108,15 +148,21 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def close(self, failure: Exception | None = None) -> None:
-        """Send what waits to be sent, then close, because of `failure` if there is one."""
+        """Send what waits to be sent, in LINGER_SECONDS at most, then close, because of `failure` if there is one."""
         self._failure = self._failure or failure
         if self._transport is not None:
+            self._linger()
             self._transport.close()
 
     def abort(self) -> None:
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _linger(self) -> None:
+        """Cut the connection off after a time: its transport would wait for ever for a side that reads nothing."""
+        if self._lingering is None and self._transport is not None and self._transport.get_write_buffer_size():
+            self._lingering = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)
 
     # -------------------------------------------------------------------------------------------- asyncio's protocol
 
@@ -138,6 +184,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Report the frames that are whole now."""
+        self._moved += nbytes
         try:
             if self._frame is None:
                 self._filled += nbytes
@@ -152,12 +199,16 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """Close, as the other side will send nothing more."""
+        self._linger()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end."""
         self._frame = None
         self._is_lost = True
+        if self._lingering is not None:
+            self._lingering.cancel()
+        self._give_unsent()
         self._listener.lost(self._failure or exc)
 
     def pause_writing(self) -> None:
@@ -168,6 +219,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Report that most of them were sent."""
         self.is_writable = True
+        self._give_unsent()
         self._listener.writing_resumed()
 
     def _cut_frames(self) -> None:
@@ -177,16 +229,35 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._check(size)
             end = at + SIZE_BYTES + size
             if end > self._filled:
-                self._frame = bytearray(SIZE_BYTES + size)
-                self._frame_filled = self._filled - at
-                self._frame[: self._frame_filled] = memoryview(self._buffer)[at : self._filled]
-                at = self._filled
+                if self._has_memory(SIZE_BYTES + size):
+                    self._begin_frame(at, SIZE_BYTES + size)
+                    at = self._filled
+                else:
+                    self.hold()
                 break
             frame = memoryview(self._buffer[at:end])
             at = end
             self._listener.frame_received(frame)
         self._buffer[: self._filled - at] = self._buffer[at : self._filled]
         self._filled -= at
+
+    def _has_memory(self, size: int) -> bool:
+        """Take memory for a frame; False: the frame begins once there is some."""
+        if self._memory is None or size <= _BUFFER_BYTES:
+            return True
+        return self._memory.take(size, lambda: self._go_on(size))
+
+    def _go_on(self, size: int) -> None:
+        """Begin the frame at the start of the buffer, which has waited for memory."""
+        if not self._is_lost:
+            self._begin_frame(0, size)
+            self._filled = 0
+            self.release()
+
+    def _begin_frame(self, at: int, size: int) -> None:
+        self._frame = bytearray(size)
+        self._frame_filled = self._filled - at
+        self._frame[: self._frame_filled] = memoryview(self._buffer)[at : self._filled]
 
     def _check(self, size: int) -> None:
         if not SIZE_BYTES <= size <= self.largest:

@@ -11,17 +11,19 @@ from tiered_storage.errors import ClusterUnreachableError, MalformedAnswerError
 from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tiered_storage.gateway.client_connection import (
     LARGEST_BEFORE_LOGIN,
-    LINGER_SECONDS,
     MOST_WAITING,
     Change,
     ClientConnection,
 )
+from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.frames import request
-from tiered_storage.kafka_wire.server.frame_protocol import Piece
+from tiered_storage.kafka_wire.server.frame_protocol import LINGER_SECONDS, Piece
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from unit.tiered_storage.kafka_wire.server.wires import Wire, arrive, framed
 
+LIMIT = 1 << 20
+LARGE = bytes(600_000)
 ANY = Api(12, "Heartbeat", 0, 4)
 
 
@@ -33,7 +35,10 @@ class Joined:
         self.apis: dict[int, Api] = {}
         """The APIs of requests, by their numbers; others are ANY."""
         self.ends = 0
-        self.connection = ClientConnection(1 << 20, self._opened, self._ended, with_login=with_login)
+        self.budget = MemoryBudget(LIMIT)
+        self.connection = ClientConnection(
+            1 << 20, self._opened, self._ended, self.budget.account(), with_login=with_login
+        )
         self.client, self.broker = Wire(), Wire()
         self.connection.client.connection_made(self.client)
         self.connection.broker.connection_made(self.broker)
@@ -75,7 +80,7 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_the_client_is_read_once_the_broker_is_connected() -> None:
-    connection = ClientConnection(1000, lambda _: Joined(), lambda _: None)
+    connection = ClientConnection(1000, lambda _: Joined(), lambda _: None, MemoryBudget(LIMIT).account())
     client = Wire()
     connection.client.connection_made(client)
     assert not client.is_read
@@ -162,7 +167,7 @@ def test_a_connection_has_ended_once_both_sides_are_gone() -> None:
 
 def test_a_connection_without_a_broker_ends_with_its_client() -> None:
     ended: list[ClientConnection] = []
-    connection = ClientConnection(1000, lambda _: Joined(), ended.append)
+    connection = ClientConnection(1000, lambda _: Joined(), ended.append, MemoryBudget(LIMIT).account())
     connection.client.connection_made(Wire())
 
     connection.client.connection_lost(None)
@@ -179,6 +184,7 @@ def test_a_client_that_does_not_read_is_cut_off_once_its_broker_is_gone(monkeypa
         loop = asyncio.get_running_loop()
         monkeypatch.setattr(loop, "call_later", lambda delay, call: calls.append((delay, call)))
         joined = Joined()
+        joined.client.unsent = 1
         joined.connection.broker.connection_lost(None)
 
         [(delay, call)] = calls
@@ -399,3 +405,48 @@ def test_draining_answers_the_requests_that_wait_too() -> None:
 
     assert joined.client.sent == answer(1) + answer(2)
     assert joined.client.closed
+
+
+def test_what_passes_is_counted_until_it_is_sent() -> None:
+    joined = Joined()
+    joined.connection.broker.pause_writing()
+    arrive(joined.connection.client, answer(1, LARGE))
+    assert joined.budget.used > len(LARGE)
+    joined.connection.broker.resume_writing()
+    assert joined.budget.used == 0
+
+    joined.connection.client.pause_writing()
+    arrive(joined.connection.broker, answer(1, LARGE))
+    assert joined.budget.used > len(LARGE)
+    joined.connection.client.resume_writing()
+    assert joined.budget.used == 0
+
+
+def test_a_request_without_memory_is_read_once_there_is_some() -> None:
+    joined = Joined()
+    others, first = joined.budget.account(), joined.budget.account()
+    assert others.take(LIMIT, lambda: None)
+    assert first.take(1, lambda: None)
+
+    large = answer(1, LARGE)
+    arrive(joined.connection.client, large[:100])
+    assert not joined.client.is_read
+    others.give(LIMIT)
+    assert joined.client.is_read
+    arrive(joined.connection.client, large[100:])
+
+    assert joined.broker.sent == large
+
+
+def test_a_connection_that_is_over_gives_back_what_it_held() -> None:
+    async def work() -> None:
+        joined = Joined()
+        joined.connection.client.pause_writing()
+        joined.asks(1)
+        arrive(joined.connection.broker, answer(1, LARGE))
+        joined.connection.client.connection_lost(None)
+        joined.connection.broker.connection_lost(None)
+
+        assert (joined.ends, joined.budget.used) == (1, 0)
+
+    run(work)

@@ -18,6 +18,7 @@ from support.transactions import data
 from tiered_storage.errors import OffsetOutOfRangeError, ReaderBusyError, RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.gateway.broker_questions import BrokerQuestions
 from tiered_storage.gateway.fetch_errors import ReadFailures
+from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_fetch import RemoteFetch
 from tiered_storage.gateway.remote_partitions import RemotePartitions
@@ -99,13 +100,23 @@ class Consumer:
     broker: ScriptedBroker = field(default_factory=ScriptedBroker)
     remote: Remote = field(default_factory=Remote)
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
+    budget: MemoryBudget = field(default_factory=lambda: MemoryBudget(1 << 30))
     skips_missing: bool = False
 
     def new_fetch(self) -> RemoteFetch:
-        partitions = RemotePartitions(cast(RemoteLogReader, self.remote), "a cluster", 1 << 20)
+        partitions = RemotePartitions(cast(RemoteLogReader, self.remote), "a cluster", 1 << 20, self.budget)
         questions = BrokerQuestions(self.broker, lambda: 0.0)
         failures = ReadFailures(self.metrics)
-        return RemoteFetch(1, partitions, questions, self.metrics, failures, 1000, skips_missing=self.skips_missing)
+        return RemoteFetch(
+            1,
+            partitions,
+            questions,
+            self.metrics,
+            failures,
+            self.budget.account(),
+            1000,
+            skips_missing=self.skips_missing,
+        )
 
     def fetches(self, *offsets: int, committed: bool = False) -> list[PartitionEntry]:
         """Fetch from partition 0 at each of `offsets`, one Fetch after the other."""
@@ -134,7 +145,7 @@ async def filled(fetch: RemoteFetch, offset: int, *, committed: bool) -> Partiti
     request = FetchRequest(VERSION, -1, 1, 1 << 20, committed, asked)
     layout = fetch.layout(frame, RequestHeader(FETCH, VERSION, 5, "", 0))
     assert fetch.is_concerned(request, layout)
-    pieces = await fetch.fill(frame, request, layout, [])
+    pieces = (await fetch.fill(frame, request, layout, [])).pieces
     content = memoryview(b"".join(pieces))
     [found] = read_fetch(Cursor(content[9:]), VERSION).entries
     return found

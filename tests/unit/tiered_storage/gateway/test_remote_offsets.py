@@ -13,6 +13,7 @@ from tiered_storage.errors import MetadataUnavailableError, TieredStorageError
 from tiered_storage.gateway.allowed_apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from tiered_storage.gateway.broker_questions import BrokerQuestions
 from tiered_storage.gateway.fetch_errors import ReadFailures
+from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_offsets import RemoteOffsets
 from tiered_storage.gateway.remote_partitions import RemotePartitions
@@ -57,7 +58,7 @@ class Remote:
 
 
 def remote_offsets(broker: ScriptedBroker, remote: Remote) -> RemoteOffsets:
-    partitions = RemotePartitions(cast(RemoteLogReader, remote), "a cluster", 1 << 20)
+    partitions = RemotePartitions(cast(RemoteLogReader, remote), "a cluster", 1 << 20, MemoryBudget(1 << 20))
     return RemoteOffsets(partitions, BrokerQuestions(broker), ReadFailures(GatewayMetrics()))
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.transactions import data
+from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.remote_partitions import ReadKey, RemotePartitions, RemoteRead, skipped_offsets
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
@@ -136,7 +137,7 @@ class Reader:
 
 def partitions(most_held: int = 1 << 20) -> tuple[RemotePartitions, Reader]:
     reader = Reader()
-    return RemotePartitions(cast(RemoteLogReader, reader), "a cluster", most_held), reader
+    return RemotePartitions(cast(RemoteLogReader, reader), "a cluster", most_held, MemoryBudget(1 << 30)), reader
 
 
 async def step(found: RemotePartitions, key: ReadKey, offset: int, remote_end: int = 100) -> int:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import struct
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered_storage.errors import MalformedAnswerError
+from tiered_storage.kafka_wire.server import frame_protocol
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
 from unit.tiered_storage.kafka_wire.server.wires import Wire, arrive, framed
 
@@ -112,3 +114,37 @@ def test_a_connection_held_before_it_opens_is_not_read() -> None:
     protocol.connection_made(wire)
 
     assert not wire.is_read
+
+
+class Answering(Seen):
+    """Answers a frame with more than a socket takes, and knows when the connection is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.protocol = FrameProtocol(self, LARGEST)
+        self.is_over = asyncio.Event()
+
+    def frame_received(self, frame: memoryview) -> None:
+        super().frame_received(frame)
+        self.protocol.send([bytes(64 << 20)])
+
+    def lost(self, reason: Exception | None) -> None:
+        super().lost(reason)
+        self.is_over.set()
+
+
+def test_a_client_that_closes_its_half_and_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_protocol, "LINGER_SECONDS", 0.05)
+
+    async def work() -> None:
+        answering = Answering()
+        server = await asyncio.get_running_loop().create_server(lambda: answering.protocol, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), limit=1)
+        writer.write(framed(b"anything"))
+        writer.write_eof()
+        await answering.is_over.wait()
+        assert reader
+        writer.close()
+        server.close()
+
+    asyncio.run(asyncio.wait_for(work(), 30))

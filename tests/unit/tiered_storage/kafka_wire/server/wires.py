@@ -17,6 +17,7 @@ class Wire(asyncio.Transport):
         self.is_read = True
         self.closed = False
         self.aborted = False
+        self.unsent = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.sent += data
@@ -38,6 +39,9 @@ class Wire(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return ("127.0.0.1", 1) if name == "peername" else default
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass

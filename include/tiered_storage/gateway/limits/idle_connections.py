@@ -1,0 +1,55 @@
+"""Closes connections over which nothing goes any more: of clients that are gone, or that read nothing.
+
+A client that does not read what it asked for keeps memory from others. While others wait for memory, it has less time.
+
+Source: released Kafka's connections.max.idle.ms.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Protocol
+
+from tiered_storage.kafka_wire.server.frame_protocol import LINGER_SECONDS, FrameProtocol
+
+_log = logging.getLogger(__name__)
+
+
+class Connection(Protocol):
+    """A client's connection, and the one to its broker."""
+
+    client: FrameProtocol
+    broker: FrameProtocol
+
+    def abort(self) -> None:
+        """Close both at once."""
+
+
+class IdleConnections:
+    """What went over each connection at the last look. For one event loop."""
+
+    def __init__(self, idle_seconds: float) -> None:
+        """Close what is idle for `idle_seconds`."""
+        self._idle_seconds = idle_seconds
+        self._seen: dict[Connection, tuple[int, int, float]] = {}
+
+    def close_idle(self, connections: Collection[Connection], now: float, *, is_short: bool) -> int:
+        """Close what has been idle too long at `now` (seconds), and return how many; `is_short`: others need memory."""
+        seen, closed = {}, 0
+        for each in connections:
+            carried = (each.client.carried, each.broker.carried)
+            known = self._seen.get(each)
+            since = known[2] if known is not None and known[:2] == carried else now
+            seen[each] = (*carried, since)
+            reads_nothing = is_short and not each.client.is_writable
+            if now - since >= (min(self._idle_seconds, LINGER_SECONDS) if reads_nothing else self._idle_seconds):
+                _log.info(
+                    "the connection of %s is closed: nothing went over it for %.0f seconds",
+                    each.client.peer,
+                    now - since,
+                )
+                each.abort()
+                closed += 1
+        self._seen = seen
+        return closed
