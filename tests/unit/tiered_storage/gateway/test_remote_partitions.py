@@ -252,7 +252,7 @@ class Views:
 
 @pytest.mark.parametrize("offset", [98, 99, 150], ids=["far-below-the-start", "just-below-the-start", "inside"])
 def test_an_offset_below_the_start_of_the_last_view_is_judged_by_a_new_one(offset: int) -> None:
-    partitions = RemotePartitions(cast(RemoteLogReader, Views()), "a cluster", 1 << 20)
+    partitions = RemotePartitions(cast(RemoteLogReader, Views()), "a cluster", 1 << 20, MemoryBudget(1 << 30))
 
     view = asyncio.run(partitions.view(PARTITION, offset))
 
