@@ -177,6 +177,33 @@ def test_it_waits_for_the_group_that_reads_last_unless_that_is_named(site: LiveS
     forget(site, "reads-last", "reads-first")
 
 
+def test_a_group_of_kip_848_holds_back_what_it_has_not_read(site: LiveSite) -> None:
+    [topic], servers = site.topics, site.kafka.bootstrap_servers
+    segments = filled(site, 600)
+    late, end = segments[1][1] - 5, segments[-1][1] + 1
+    group = {"bootstrap.servers": servers, "group.id": "of-kip-848", "group.protocol": "consumer"}
+    with closing(Consumer({**group, "auto.offset.reset": "earliest", "enable.auto.commit": False})) as consumer:
+        consumer.subscribe([topic])
+        [first] = consumer.consume(1, REQUEST_SECONDS)
+        assert (first.error(), first.offset()) == (None, 0)
+        consumer.commit(offsets=[TopicPartition(topic, 0, late)], asynchronous=False)
+        with ClusterClient.by_properties({"bootstrap.servers": servers}) as client:
+            assert Group("of-kip-848", "consumer") in client.list_groups()
+
+        result = site.run("retain", "--json")
+
+        assert result.exit_code == 0, result.err
+        assert mentions(result.err, f"of-kip-848 at offset {late}", "local.retention.ignored.groups")
+        assert begins(site) == segments[1][0]
+        consumer.commit(offsets=[TopicPartition(topic, 0, segments[2][1] + 1)], asynchronous=False)
+    # It has no member any more.
+    assert site.run("retain").exit_code == 0
+    assert begins(site) == segments[2][1] + 1 < end
+    forget(site, "of-kip-848")
+    assert site.run("retain").exit_code == 0
+    assert begins(site) == end
+
+
 def test_a_topic_that_is_named_waits_for_no_group(site: LiveSite) -> None:
     segments = filled(site)
     commit(site, "late-reader", 0)
