@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from servers.guarded_kafka import PASSWORD, GuardedKafka
+from servers.guarded_kafka import PASSWORD, READS, GuardedKafka
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import run
@@ -34,6 +34,10 @@ PAGE = (PROJECT / "docs" / "live-cluster.md").read_text("utf-8")
 OWN, MANAGED = "From nothing to the first tiered topic", "A managed cluster"
 TRIM = "Delete at the brokers what is remote"
 TOOL = "org.apache.kafka.tools.AclCommand"
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+DELETE = "delete-topic orders"
+IN_THE_TEXT = ("topics [a-z]+ '?orders[^`]*", "topics advise", "audit", DELETE)
+"""Commands of ours in sentences, which have all that they need."""
 
 
 def blocks(title: str, language: str) -> list[str]:
@@ -75,6 +79,11 @@ def copied(config: Path) -> int:
     return len(run("segments", "--json", "--config", config).rows)
 
 
+def states(config: Path, topic: str) -> list[str]:
+    """Return the states of a topic's remote segments."""
+    return [row["state"] for row in run("segments", "--topics", topic, "--json", "--config", config).rows]
+
+
 def test_the_walk_beside_brokers_of_ones_own_leads_to_a_tiered_topic(
     kafka_programs: KafkaPrograms, tmp_path: Path
 ) -> None:
@@ -85,6 +94,44 @@ def test_the_walk_beside_brokers_of_ones_own_leads_to_a_tiered_topic(
         assert run_all(OWN, config)[-1] == "audit"
         assert copied(config)
         assert run_all(TRIM, config)[-1] == "retain"
+        run_those_in_the_text(kafka.client, config)
+
+
+def run_those_in_the_text(client: RealKafkaClient, config: Path) -> None:
+    """Run the commands in the page's sentences and tables beside a broker that has `orders`, and see what they do."""
+    client.create_topic("orders-eu", 1, SMALL_SEGMENTS)
+    seen: list[str] = []
+    found = re.findall(rf"`(?:tiered-storage )?({'|'.join(IN_THE_TEXT)})`", PAGE)
+    for words in map(shlex.split, dict.fromkeys(found)):
+        if words[0] == "delete-topic":
+            assert run("topics", "allow-deletion", "orders", "--only", "remote", "--config", config).exit_code == 0
+        result = run(*words, "--config", config)
+        assert result.exit_code == 0, (words, result.out, result.err)
+        seen.append(" ".join(words[:2]))
+        if words[:2] in (["topics", "enable"], ["topics", "disable"]):
+            before = copied(config)
+            client.produce("orders-eu", varied_records(200, seed=3), batch_num_messages=20)
+            assert run("copy", "--config", config).exit_code == 0
+            assert (copied(config) > before) == (words[1] == "enable")
+    assert set(seen) == {*(f"topics {each}" for each in ("enable", "disable", "advise", "set")), "audit", DELETE}
+    assert run("expire", "--config", config).exit_code == 0
+    assert "COPY_SEGMENT_FINISHED" not in states(config, "orders")
+    assert set(states(config, "orders-eu")) == {"COPY_SEGMENT_FINISHED"}
+
+
+@pytest.mark.nightly
+def test_the_page_shows_how_far_a_brokers_clock_is_off(kafka_programs: KafkaPrograms, tmp_path: Path) -> None:
+    [shown, clock] = re.findall(r"`kafka-console-consumer.sh (--property [^`]*)`, and compare with `([^`]*)`", PAGE)[0]
+    with RealKafka(kafka_programs, tmp_path / "kafka") as kafka:
+        kafka.client.create_topic("stamped", 1, {"message.timestamp.type": "LogAppendTime"})
+        before = int(subprocess.check_output(["bash", "-ec", clock]))
+        kafka.client.produce("stamped", varied_records(1, seed=1))
+        asked = ("--bootstrap-server", kafka.bootstrap_servers, "--topic", "stamped", "--from-beginning")
+        found = kafka.tool(CONSUMER, *asked, "--max-messages", "1", *shown.split())
+        after = int(subprocess.check_output(["bash", "-ec", clock]))
+
+    [stamp] = re.findall(r"LogAppendTime:(\d+)", found)
+    assert before <= int(stamp) <= after
 
 
 @pytest.mark.nightly
@@ -106,11 +153,16 @@ def test_from_a_clone_to_the_first_scheduled_copy_every_command_works_as_written
 
         in_the_clone(clone, of_airflow)
 
-        running = services.running_airflow(load_settings(config, environ={}).state_directory)
-        assert running is not None
-        assert wait_until(lambda: copied(config) > by_hand, 600)
-        with services.connect(running) as api:
-            assert {dag.dag_id for dag in api.dags() if not dag.is_paused and dag.dag_id == "copy_segments"}
+        ensure_the_schedule_copies(config, by_hand)
+
+
+def ensure_the_schedule_copies(config: Path, by_hand: int) -> None:
+    """See that a scheduled run of the Airflow that is up copies more than was copied `by_hand`."""
+    running = services.running_airflow(load_settings(config, environ={}).state_directory)
+    assert running is not None
+    assert wait_until(lambda: copied(config) > by_hand, 600)
+    with services.connect(running) as api:
+        assert {dag.dag_id for dag in api.dags() if not dag.is_paused and dag.dag_id == "copy_segments"}
 
 
 @contextmanager
@@ -142,26 +194,43 @@ def in_the_clone(clone: Path, lines: list[str]) -> None:
 def test_the_walk_beside_a_managed_cluster_leads_to_a_tiered_topic(
     guarded_broker: GuardedKafka, tmp_path: Path
 ) -> None:
-    kafka = guarded_broker.kafka
-    fill(kafka.client)
-    config = configured(MANAGED, tmp_path, kafka.address("SASLTLS"))
+    with managed(guarded_broker, tmp_path):
+        config = configured(MANAGED, tmp_path, guarded_broker.kafka.address("SASLTLS"))
+        before = run("copy", "--config", config, "--topics", "orders")
+        assert before.exit_code == 1
+        grant_as_shown(guarded_broker, tmp_path)
+
+        assert run_all(OWN, config)[-1] == "audit"
+        assert copied(config)
+        assert "--cluster" not in run("doctor", "--config", config).out
+
+
+@contextmanager
+def managed(guarded: GuardedKafka, root: Path) -> Iterator[None]:
+    """Have a topic `orders`, and the page's file of properties below `root`; at the end, nobody has a right to it."""
+    fill(guarded.kafka.client)
     [login] = blocks(MANAGED, "properties")
-    file = tmp_path / "srv" / "remote-log" / "client.properties"
+    file = root / "srv" / "remote-log" / "client.properties"
     file.parent.mkdir(parents=True)
-    file.write_text(placed(re.sub(r"^ +", "", login, flags=re.MULTILINE), guarded_broker))
+    file.write_text(placed(re.sub(r"^ +", "", login, flags=re.MULTILINE), guarded))
     file.chmod(0o600)
-    before = run("copy", "--config", config, "--topics", "orders")
-    assert before.exit_code == 1
-    (tmp_path / "admin.properties").write_text("")
+    yield
+    for right in READS:
+        guarded.revoke("orders", "User:remote-log", right)
+    guarded.kafka.client.delete_topic("orders")
+
+
+def grant_as_shown(guarded: GuardedKafka, root: Path) -> None:
+    """Run the page's commands that grant rights."""
+    (root / "admin.properties").write_text("")
     tools = [words[1:] for words in commands(MANAGED) if words[0] == "kafka-acls.sh"]
     assert len(tools) == 2
+    changed = {
+        "b-1.example.com:9096": guarded.kafka.bootstrap_servers,
+        "admin.properties": str(root / "admin.properties"),
+    }
     for words in tools:
-        changed = {"b-1.example.com:9096": kafka.bootstrap_servers, "admin.properties": f"{tmp_path}/admin.properties"}
-        kafka.tool(TOOL, *(changed.get(word, word) for word in words))
-
-    assert run_all(OWN, config)[-1] == "audit"
-    assert copied(config)
-    assert "--cluster" not in run("doctor", "--config", config).out
+        guarded.kafka.tool(TOOL, *(changed.get(word, word) for word in words))
 
 
 def placed(text: str, guarded: GuardedKafka) -> str:
