@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.kafka_clients import Isolation
 from tiered_storage.kafka_log.records.batch_header import TimestampType
@@ -16,7 +17,7 @@ _AS_IT_IS = range(ord(" "), ord("~") + 1)
 
 
 def consume_with_java(
-    kafka: RealKafka,
+    kafka: RealKafka | KafkaPrograms,
     topic: str,
     partition: int | None = None,
     isolation: Isolation = "read_uncommitted",
@@ -29,11 +30,12 @@ def consume_with_java(
 
     It asks the broker itself, unless `bootstrap_servers` are others.
     """
+    servers = bootstrap_servers or (kafka.bootstrap_servers if isinstance(kafka, RealKafka) else "")
     which = ("--from-beginning",) if partition is None else ("--partition", str(partition), "--offset", "earliest")
     properties = [*(f"{name}=true" for name in _SHOWN), "headers.deserializer=" + _BYTES]
     out = kafka.tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", bootstrap_servers or kafka.bootstrap_servers, "--topic", topic, *which),
+        *("--bootstrap-server", servers, "--topic", topic, *which),
         *("--isolation-level", isolation, "--timeout-ms", str(timeout_ms), "--max-messages", str(most)),
         *(argument for each in properties for argument in ("--formatter-property", each)),
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 import httpx
@@ -16,27 +15,28 @@ from hypothesis import strategies as st
 
 from servers.real_kafka import RealKafka
 from support.gateways import RunningGateway, copied_and_trimmed, free_first_port, running_gateway
+from support.hostile_clients import (
+    HOSTILE,
+    connected,
+    framed,
+    is_closed_by_the_other_side,
+    requests,
+    send_anything,
+    wait_for,
+)
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import USUAL_EXAMPLES, varied_records
 from tiered_storage.gateway.allowed_apis import (
     API_VERSIONS,
-    DESCRIBE_CLUSTER,
     FETCH,
-    FIND_COORDINATOR,
-    LIST_OFFSETS,
-    METADATA,
-    OFFSET_FOR_LEADER_EPOCH,
 )
-from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid, encode_uuid
+from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.records.record import Record
-from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES, decode_answer, encode_request, request
-from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, IsolationLevel, fetch_request
-from tiered_storage.kafka_wire.metadata import TopicPartition
-from tiered_storage.kafka_wire.partition_requests import ListOffsets
+from tiered_storage.kafka_wire.connections.frames import decode_answer, encode_request, request
+from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, fetch_request
 
 TOPIC, LARGE = "gateway-limits", "gateway-limits-large"
 MOST_CONNECTIONS = 20
-SECONDS = 150
 LARGE_BYTES = 8 << 20
 PIPELINED = 40
 FETCHES = 'remote_log_gateway_requests_total{api="Fetch"}'
@@ -67,26 +67,6 @@ def topic_id(site: LiveSite, sent: list[Record]) -> bytes:
 def gateway(site: LiveSite, sent: list[Record]) -> Iterator[RunningGateway]:
     with running_gateway(site.config, site.properties["gateway.port"]) as started:
         yield started
-
-
-def connected(gateway: RunningGateway) -> socket.socket:
-    opened = socket.create_connection(("127.0.0.1", gateway.port), SECONDS)
-    opened.settimeout(SECONDS)
-    return opened
-
-
-def is_closed_by_the_other_side(opened: socket.socket) -> bool:
-    try:
-        return opened.recv(1) == b""
-    except ConnectionError:
-        return True
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def _answers(port: int) -> bool:
@@ -121,53 +101,15 @@ def test_a_process_that_is_killed_is_started_again(site: LiveSite, gateway: Runn
     assert "process 0 of the gateway ended with -9" in gateway.log.read_text()
 
 
-@given(content=st.one_of(st.binary(max_size=200), st.binary(max_size=60).map(lambda body: _framed(b"\0\x01" + body))))
+@given(content=st.one_of(st.binary(max_size=200), st.binary(max_size=60).map(lambda body: framed(b"\0\x01" + body))))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_end_at_most_their_own_connection(gateway: RunningGateway, content: bytes) -> None:
     with connected(gateway) as opened:
         opened.sendall(content)
 
 
-def _framed(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
-
-
-ASKED = (API_VERSIONS, DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH)
-KINDS = (*6 * [(FETCH, False)], *2 * [(LIST_OFFSETS, False)], *((each, True) for each in ASKED))
-"""An API, and whether what follows the header is random."""
-SIZES = (0, 1, -1, 5000, (1 << 31) - 1)
-ANSWERED_SECONDS = 0.05
-"""How long an answer is waited for that may never come."""
-NO_TOPIC_ID = encode_uuid(b"\x11" * 16)
-
-
-@st.composite
-def requests(draw: st.DrawFn) -> bytes:
-    """A frame of an API that clients call: random bytes after its header, or a Fetch or ListOffsets, mostly garbled.
-
-    NO_TOPIC_ID stands for the id of TOPIC.
-    """
-    api, is_random = draw(st.sampled_from(KINDS))
-    version, number = draw(st.integers(api.oldest, api.latest)), draw(st.integers(-2, 3))
-    if is_random:
-        head = struct.pack(">hhih", api.key, version, number, -1)
-        return _framed(head + draw(st.binary(max_size=60)))
-    offset, size = draw(st.sampled_from([0, 1, 150, 10_000, -1, (1 << 63) - 1])), draw(st.sampled_from(SIZES))
-    if api.key == FETCH.key:
-        isolation = draw(st.sampled_from(list(IsolationLevel)))
-        position = FetchPosition(TOPIC, 0, offset, size, NO_TOPIC_ID)
-        message = fetch_request(version, [position], FetchLimits(0.01, 0, size, isolation), "")
-    else:
-        partition = TopicPartition(TOPIC, 0)
-        message = ListOffsets({partition: draw(st.integers(-2, 1 << 62))}).build(version, {partition: -1}, 1.0)
-    frame = bytearray(encode_request(message, number, "fuzz"))
-    for at in draw(st.lists(st.integers(SIZE_BYTES, len(frame) - 1), max_size=2)):
-        frame[at] = draw(st.integers(0, 255))
-    return bytes(frame)
-
-
 @given(
-    frames=st.lists(requests(), min_size=1, max_size=8),
+    frames=st.lists(requests(TOPIC), min_size=1, max_size=8),
     piece=st.sampled_from([1 << 20, 7, 1]),
     cut=st.sampled_from([0, 1, 40]),
     reads=st.booleans(),
@@ -176,16 +118,8 @@ def requests(draw: st.DrawFn) -> bytes:
 def test_any_requests_end_at_most_their_own_connection(
     gateway: RunningGateway, topic_id: bytes, frames: list[bytes], piece: int, cut: int, reads: bool
 ) -> None:
-    content = b"".join(frames).replace(decode_uuid(NO_TOPIC_ID), topic_id)
-    content = content[: len(content) - cut]
-    with connected(gateway) as opened, suppress(ConnectionError):
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for at in range(0, len(content), piece):
-            opened.sendall(content[at : at + piece])
-        opened.settimeout(ANSWERED_SECONDS)
-        with suppress(TimeoutError):
-            while reads and opened.recv(1 << 16):
-                pass
+    content = b"".join(frames)
+    send_anything(gateway, content[: len(content) - cut], topic_id, piece, reads=reads)
 
 
 def test_garbled_requests_have_left_nothing(site: LiveSite, gateway: RunningGateway, sent: list[Record]) -> None:
@@ -195,18 +129,7 @@ def test_garbled_requests_have_left_nothing(site: LiveSite, gateway: RunningGate
     assert gateway.client.consume_all(TOPIC) == sent
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        struct.pack(">i", (1 << 31) - 1) + b"much",
-        struct.pack(">i", -1),
-        b"GET / HTTP/1.1\r\nHost: a-gateway\r\n\r\n",
-        _framed(struct.pack(">hhih", 21, 2, 1, -1) + b"\0"),
-        _framed(struct.pack(">hhih", 999, 0, 1, -1)),
-        _framed(struct.pack(">hhih", 1, 99, 1, -1)),
-    ],
-    ids=["two gigabytes", "a negative size", "HTTP", "DeleteRecords", "an unknown API", "a version of the future"],
-)
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
 def test_what_is_not_served_ends_its_connection(gateway: RunningGateway, content: bytes) -> None:
     with connected(gateway) as opened:
         opened.sendall(content)
@@ -215,7 +138,7 @@ def test_what_is_not_served_ends_its_connection(gateway: RunningGateway, content
 
 def test_a_client_of_the_future_learns_which_version_to_ask_in(gateway: RunningGateway) -> None:
     with connected(gateway) as opened:
-        opened.sendall(_framed(struct.pack(">hhih", 18, 99, 7, -1) + b"\0"))
+        opened.sendall(framed(struct.pack(">hhih", 18, 99, 7, -1) + b"\0"))
         size = int.from_bytes(_received(opened, 4), "big")
         answer = decode_answer(memoryview(_received(opened, size)), API_VERSIONS, 0, 7)
 

@@ -190,18 +190,20 @@ def audit(
 
 def gateway(config: ConfigOption = None) -> None:
     """Serve Kafka clients: they read whole topics through it, remote and local records, by the brokers' own protocol,
-    logins and rights.
+    logins and rights. Without bootstrap.servers it serves log.dirs and the remote log, read-only.
 
     It runs until SIGTERM or Ctrl-C, then answers what clients have asked, and ends.
     """
-    from tiered_storage.gateway.workers import run_gateway
+    from tiered_storage.gateway.standalone.server import serve_standalone
+    from tiered_storage.gateway.workers import run_gateway, serve_beside_brokers
+    from tiered_storage.remote_log.source.opening import CLUSTER
 
     output = Output(as_json=False)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = load_settings(config)
     for notice in settings.notices:
         output.say(f"note: {notice}")
-    run_gateway(settings, output.say)
+    run_gateway(settings, serve_beside_brokers if CLUSTER.is_named(settings) else serve_standalone, output.say)
 
 
 def show_notices(report: AuditReport, output: Output) -> None:

@@ -122,6 +122,11 @@ class ClientConnection:
         self.client.hold()
 
     @property
+    def carried(self) -> int:
+        """How many bytes have gone over both connections so far."""
+        return self.client.carried + self.broker.carried
+
+    @property
     def has_ended(self) -> bool:
         """Whether one side is gone, and the other with it."""
         return self._has_ended

@@ -23,7 +23,7 @@ from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
 from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN, TopicIdPartition
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.partition_view import PartitionView
-from tiered_storage.remote_log.read.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
+from tiered_storage.remote_log.read.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec, Tier
 
 _MOST_OPEN: Final = 2_000
 """Reads that may stay open at once, whatever they hold."""
@@ -71,6 +71,11 @@ class RemoteRead:
         self._fetched: FetchedBatches | None = None
         self._row = 0
         self.offset = offset
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the next batch comes from the remote tier. Call it after `is_ready`."""
+        return self._fetched is not None and self._fetched.tier is Tier.REMOTE
 
     @property
     def held_bytes(self) -> int:
@@ -136,7 +141,10 @@ class RemotePartitions:
     """The remote log of one cluster. For one event loop."""
 
     def __init__(self, reader: RemoteLogReader, cluster_id: str, most_held_bytes: int, budget: MemoryBudget) -> None:
-        """Read through `reader`, which has no local tier; idle reads hold `most_held_bytes` of `budget` at most."""
+        """Read through `reader`; idle reads hold `most_held_bytes` of `budget` at most.
+
+        The reader has no local tier where brokers have that.
+        """
         self._reader = reader
         self._memory = budget.account()
         budget.spare = self._spare
@@ -164,9 +172,18 @@ class RemotePartitions:
         """Return what is remote of a partition, by a look that begins now. Raises as RemoteLogReader.view."""
         return await self._reader.view(partition, INT64_MAX)
 
-    async def offsets(self, partition: TopicIdPartition, spec: OffsetSpec | int) -> FoundOffset | None:
-        """Return an offset of the remote log; see RemoteLogReader.offsets."""
-        return await self._reader.offsets(partition, spec)
+    async def offsets(
+        self, partition: TopicIdPartition, spec: OffsetSpec | int, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> FoundOffset | None:
+        """Return an offset of the log; see RemoteLogReader.offsets."""
+        return await self._reader.offsets(partition, spec, isolation)
+
+    async def visible_end(self, view: PartitionView, isolation: Isolation) -> int:
+        """Return the offset after the last one that a reader gets of what can be read. Raises as `offsets`."""
+        if isolation is Isolation.READ_UNCOMMITTED:
+            return view.end_offset(isolation)
+        found = await self._reader.offsets(view.partition, OffsetSpec.LATEST, isolation, visible_only=True)
+        return view.end_offset(isolation) if found is None else found.offset
 
     async def decided_end(self, view: PartitionView) -> int:
         """Return up to which offset the remote log of `view` shows how each transaction ended."""

@@ -12,11 +12,11 @@ import multiprocessing
 import signal
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.synchronize import Event
-from typing import Final
+from typing import Any, Final
 
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError, TieredStorageError
@@ -41,28 +41,34 @@ _LOOK_SECONDS: Final = 0.5
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def run_gateway(settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve clients until SIGTERM or SIGINT; `say` announces that all ports are open.
+Serve = Callable[[Settings, int, Callable[[], None]], Coroutine[Any, Any, None]]
+"""Serves clients in one process, by its number, until it gets a signal, and calls what it is given once ports are open.
+It is a function at the top of a module: other processes get its name."""
+
+
+def run_gateway(settings: Settings, serve: Serve, say: Callable[[str], None]) -> None:
+    """Let `serve` serve clients until SIGTERM or SIGINT; `say` announces that all ports are open.
 
     Raises ConfigurationError for invalid settings and for ports that cannot be had, ClusterUnreachableError or
     ClusterRefusedError if the brokers cannot be asked for their addresses, and what opening the remote log raises.
     """
     where = f"{settings.gateway_listen_host}:{settings.gateway_port}"
     if settings.gateway_workers == 1:
-        asyncio.run(_serve(settings, 0, lambda: say(f"the gateway serves {where}")))
+        asyncio.run(serve(settings, 0, lambda: say(f"the gateway serves {where}")))
         return
-    _watch(settings, lambda: say(f"the gateway serves {where} with {settings.gateway_workers} processes"))
+    _watch(settings, serve, lambda: say(f"the gateway serves {where} with {settings.gateway_workers} processes"))
 
 
 class _Worker:
     """One of several processes."""
 
-    def __init__(self, settings: Settings, number: int) -> None:
+    def __init__(self, settings: Settings, serve: Serve, number: int) -> None:
         """Start it."""
         spawning = multiprocessing.get_context("spawn")
         self._serves = spawning.Event()
         self.number = number
-        self.process = spawning.Process(target=_work, args=(settings, number, self._serves), name=f"gateway-{number}")
+        work = (settings, serve, number, self._serves)
+        self.process = spawning.Process(target=_work, args=work, name=f"gateway-{number}")
         self.process.start()
 
     def wait_until_it_serves(self) -> None:
@@ -80,13 +86,13 @@ class _Worker:
         self.process.join()
 
 
-def _watch(settings: Settings, on_ready: Callable[[], None]) -> None:
+def _watch(settings: Settings, serve: Serve, on_ready: Callable[[], None]) -> None:
     """Run the workers, and start those again that end by themselves; call `on_ready` once all serve."""
     stopping: list[int] = []
     workers: list[_Worker] = []
     with _handled(stopping.append):
         try:
-            workers.extend(_Worker(settings, number) for number in range(settings.gateway_workers))
+            workers.extend(_Worker(settings, serve, number) for number in range(settings.gateway_workers))
             for worker in workers:
                 worker.wait_until_it_serves()
             on_ready()
@@ -96,7 +102,7 @@ def _watch(settings: Settings, on_ready: Callable[[], None]) -> None:
                     if worker.process.exitcode is not None and not stopping:
                         _log.error("process %s of the gateway ended with %s", number, worker.process.exitcode)
                         time.sleep(_RESTART_PAUSE_SECONDS)
-                        workers[number] = _Worker(settings, number)
+                        workers[number] = _Worker(settings, serve, number)
         finally:
             for worker in workers:
                 worker.process.terminate()
@@ -104,11 +110,11 @@ def _watch(settings: Settings, on_ready: Callable[[], None]) -> None:
                 worker.end()
 
 
-def _work(settings: Settings, number: int, serves: Event) -> None:
+def _work(settings: Settings, serve: Serve, number: int, serves: Event) -> None:
     """Run one of several workers; set `serves` once its ports are open."""
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s process {number} %(name)s: %(message)s")
     try:
-        asyncio.run(_serve(settings, number, serves.set))
+        asyncio.run(serve(settings, number, serves.set))
     except TieredStorageError as error:
         _log.error("%s", error)
         raise SystemExit(1) from None
@@ -124,16 +130,13 @@ def _handled(on_signal: Callable[[int], None]) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-async def _serve(settings: Settings, number: int, on_ready: Callable[[], None]) -> None:
-    """Serve clients in this process until it gets a signal; call `on_ready` once the ports are open."""
-    tls = _server_tls(settings)
-    stop = asyncio.Event()
-    for each in _SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(each, stop.set)
+async def serve_beside_brokers(settings: Settings, number: int, on_ready: Callable[[], None]) -> None:
+    """Serve clients in process `number` until it gets a signal; call `on_ready` once the ports are open."""
+    tls, stop = server_tls(settings), ended_by_signal()
     with RemoteLogContext.open(settings, wall_clock, store_options(settings)) as context:
         brokers, found = await asyncio.to_thread(_ask_brokers, context)
         metrics = GatewayMetrics()
-        end_metrics = _serve_metrics(settings, number, metrics)
+        end_metrics = serve_metrics_of(settings, number, metrics)
         counted = replace(context, storage=CountedStorage(context.storage, metrics.fetched))
         with RemoteLogReader(counted, remote_only=True, all_decided=True) as reader:
             server = _server(settings, brokers, found, reader, metrics, tls)
@@ -187,7 +190,15 @@ def _ask_brokers(context: RemoteLogContext) -> tuple[ClientSettings, ClusterMeta
         return client.settings, client.metadata(())
 
 
-def _server_tls(settings: Settings) -> ssl.SSLContext | None:
+def ended_by_signal() -> asyncio.Event:
+    """Return what a signal to end this process sets."""
+    stop = asyncio.Event()
+    for each in _SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(each, stop.set)
+    return stop
+
+
+def server_tls(settings: Settings) -> ssl.SSLContext | None:
     """Return the TLS context for clients; None: they connect without. Raises ConfigurationError."""
     certificate, key = settings.gateway_ssl_certificate_location, settings.gateway_ssl_key_location
     if certificate is None:
@@ -208,7 +219,7 @@ def _server_tls(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-def _serve_metrics(settings: Settings, number: int, metrics: GatewayMetrics) -> Callable[[], None]:
+def serve_metrics_of(settings: Settings, number: int, metrics: GatewayMetrics) -> Callable[[], None]:
     """Serve this process' metrics, if a port is set; return what ends that."""
     if not settings.gateway_metrics_port:
         return lambda: None

@@ -198,7 +198,7 @@ class RemoteLogManager(RemoteLogContext):
         found = self.source.named(topic, partition)
         unreadable = [one for one in found if isinstance(one, UnreadablePartition)]
         known = remote if whose_cluster_is_lost else ()
-        local = {_identified(one, known) for one in found if isinstance(one, NamedPartition)}
+        local = {identified(one, known) for one in found if isinstance(one, NamedPartition)}
         if topic_id is not None:
             remote = [one for one in remote if one.topic_id == topic_id]
             local = set() if remote else {one for one in local if one.topic_id == topic_id}
@@ -251,7 +251,7 @@ def _named(partitions: Iterable[TopicIdPartition], topic: str, number: int) -> l
     return [one for one in partitions if (one.topic, one.partition) == (topic, number)]
 
 
-def _identified(local: NamedPartition, remote: Iterable[TopicIdPartition]) -> TopicIdPartition:
+def identified(local: NamedPartition, remote: Iterable[TopicIdPartition]) -> TopicIdPartition:
     """Return the id of `local`; that of the `remote` partition of its topic id, where its cluster's id was lost."""
     own = local.topic_id_partition
     lost = local.cluster_id_is_derived and not local.topic_id_is_derived

@@ -17,13 +17,16 @@ _log = logging.getLogger(__name__)
 
 
 class Connection(Protocol):
-    """A client's connection, and the one to its broker."""
+    """A client's connection, and the one to its broker if it has one."""
 
     client: FrameProtocol
-    broker: FrameProtocol
+
+    @property
+    def carried(self) -> int:
+        """How many bytes have gone over it so far."""
 
     def abort(self) -> None:
-        """Close both at once."""
+        """Close all at once."""
 
 
 class IdleConnections:
@@ -32,16 +35,15 @@ class IdleConnections:
     def __init__(self, idle_seconds: float) -> None:
         """Close what is idle for `idle_seconds`."""
         self._idle_seconds = idle_seconds
-        self._seen: dict[Connection, tuple[int, int, float]] = {}
+        self._seen: dict[Connection, tuple[int, float]] = {}
 
     def close_idle(self, connections: Collection[Connection], now: float, *, is_short: bool) -> int:
         """Close what has been idle too long at `now` (seconds), and return how many; `is_short`: others need memory."""
         seen, closed = {}, 0
         for each in connections:
-            carried = (each.client.carried, each.broker.carried)
             known = self._seen.get(each)
-            since = known[2] if known is not None and known[:2] == carried else now
-            seen[each] = (*carried, since)
+            since = known[1] if known is not None and known[0] == each.carried else now
+            seen[each] = (each.carried, since)
             reads_nothing = is_short and not each.client.is_writable
             if now - since >= (min(self._idle_seconds, LINGER_SECONDS) if reads_nothing else self._idle_seconds):
                 _log.info(

@@ -59,6 +59,17 @@ def request(api: Api, version: int, **values: Any) -> Any:
     return entity(_request_schema(api.key, version), **values)
 
 
+@cache
+def answer_module(api: Api, version: int) -> ModuleType:
+    """Return kio's module with the classes of an answer."""
+    return load_payload_module(api.key, version, EntityType.response)
+
+
+def answer(api: Api, version: int, **values: Any) -> Any:
+    """Return an answer of kio, without those of `values` that its version does not have."""
+    return entity(_response_schema(api.key, version), **values)
+
+
 def encode_request(message: Any, correlation_id: int, client_id: str) -> bytes:
     """Return the whole frame of kio's request `message`."""
     buffer = io.BytesIO()
@@ -127,21 +138,22 @@ def decode_answer(frame: memoryview, api: Api, version: int, correlation_id: int
     Raises MalformedAnswerError if the bytes are not one answer to that request, from the first byte to the last.
     """
     cursor = body_of(frame, api, version, correlation_id)
-    return _decode(_response_schema(api.key, version), cursor, api, version)
+    return _decode(_response_schema(api.key, version), cursor, api, version, whole=True)
 
 
 def decode_request(cursor: Cursor, api: Api, version: int) -> Any:
     """Return kio's request that `cursor` stands before, after its header.
 
-    Raises MalformedAnswerError if the bytes up to the end of the frame are not one such request.
+    Bytes after its end do not matter, as to brokers: librdkafka sends some when it asks for all topics. Raises
+    MalformedAnswerError if there is no such request.
     """
     return _decode(_request_schema(api.key, version), cursor, api, version)
 
 
-def _decode(schema: Any, cursor: Cursor, api: Api, version: int) -> Any:
+def _decode(schema: Any, cursor: Cursor, api: Api, version: int, *, whole: bool = False) -> Any:
     walked = Cursor(cursor.view, cursor.position)
     _walk(schema)(walked)
-    if walked.left:
+    if whole and walked.left:
         raise MalformedAnswerError(f"{api} version {version} has {walked.left} bytes after its end")
     try:
         found, _ = entity_reader(schema)(cursor.view.toreadonly(), cursor.position)

@@ -57,6 +57,7 @@ class FetchRequest:
     version: int
     replica_id: int
     max_wait_ms: int
+    min_bytes: int
     max_bytes: int
     is_committed: bool
     partitions: Mapping[tuple[str | bytes, int], AskedPartition]
@@ -75,7 +76,7 @@ def take_fetch(frame: memoryview, header: RequestHeader, most_bytes: int, *, sha
     """
     version, cursor = header.version, header.body(frame)
     replica_id = cursor.int32() if version < REPLICA_IN_TAG else CONSUMER
-    max_wait_ms, _ = cursor.int32(), cursor.int32()
+    max_wait_ms, min_bytes = cursor.int32(), cursor.int32()
     limit_at = cursor.position
     max_bytes, isolation = cursor.int32(), cursor.int8()
     session_at = cursor.position
@@ -95,7 +96,7 @@ def take_fetch(frame: memoryview, header: RequestHeader, most_bytes: int, *, sha
         frame[session_at : session_at + len(_NO_SESSION)] = _NO_SESSION
     max_bytes = min(max_bytes, most_bytes)
     _INT32.pack_into(frame, limit_at, max_bytes // 2 if share and len(asked) > 1 else max_bytes)
-    return FetchRequest(version, replica_id, max_wait_ms, max_bytes, bool(isolation), asked)
+    return FetchRequest(version, replica_id, max_wait_ms, min_bytes, max_bytes, bool(isolation), asked)
 
 
 def _partitions(cursor: Cursor, version: int) -> Iterator[tuple[tuple[str | bytes, int], AskedPartition]]:

@@ -142,7 +142,7 @@ async def filled(fetch: RemoteFetch, offset: int, *, committed: bool) -> Partiti
     answer = entity(kio.FetchResponse, throttle_time=timedelta(), error_code=ErrorCode.none, responses=(topic,))
     frame = memoryview(bytearray(encode_answer(answer, 5)))
     asked: dict[tuple[str | bytes, int], AskedPartition] = {(RAW_ID, 0): AskedPartition(offset, 1 << 20)}
-    request = FetchRequest(VERSION, -1, 1, 1 << 20, committed, asked)
+    request = FetchRequest(VERSION, -1, 1, 1, 1 << 20, committed, asked)
     layout = fetch.layout(frame, RequestHeader(FETCH, VERSION, 5, "", 0))
     assert fetch.is_concerned(request, layout)
     pieces = (await fetch.fill(frame, request, layout, [])).pieces

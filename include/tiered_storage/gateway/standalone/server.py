@@ -1,0 +1,179 @@
+"""Listens for clients, and answers them out of a log directory and the remote log, without any broker.
+
+Every process may share the port with others (SO_REUSEPORT): the kernel spreads the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from ipaddress import ip_address
+from itertools import count
+from typing import Final
+
+from tiered_storage.clock import wall_clock
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.gateway.fetch_errors import ReadFailures
+from tiered_storage.gateway.limits.idle_connections import IdleConnections
+from tiered_storage.gateway.limits.memory_budget import MemoryBudget
+from tiered_storage.gateway.metrics import GatewayMetrics
+from tiered_storage.gateway.remote_partitions import RemotePartitions
+from tiered_storage.gateway.standalone.catalog import Catalog
+from tiered_storage.gateway.standalone.connection import StandaloneConnection
+from tiered_storage.gateway.standalone.descriptions import Descriptions, Node
+from tiered_storage.gateway.standalone.log_fetch import LogFetch
+from tiered_storage.gateway.standalone.offsets import LogOffsets
+from tiered_storage.gateway.standalone.requests import ServedLog, StandaloneRequests
+from tiered_storage.gateway.workers import ended_by_signal, serve_metrics_of, server_tls
+from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
+from tiered_storage.remote_log.context import RemoteLogContext, store_options
+from tiered_storage.remote_log.metrics.fetch_counts import CountedStorage
+from tiered_storage.remote_log.read.log_reader import RemoteLogReader
+from tiered_storage.settings.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 512
+_LOOK_SECONDS: Final = 1.0
+_THIS_MACHINE: Final = "127.0.0.1"
+
+
+async def serve_standalone(settings: Settings, number: int, on_ready: Callable[[], None]) -> None:
+    """Serve clients in process `number` until it gets a signal; call `on_ready` once the port is open.
+
+    Raises ConfigurationError for invalid settings and a port in use, and what opening the remote log raises.
+    """
+    _ensure_local(settings)
+    tls, stop = server_tls(settings), ended_by_signal()
+    with RemoteLogContext.open(settings, wall_clock, store_options(settings), only_looks=True) as context:
+        metrics = GatewayMetrics()
+        end_metrics = serve_metrics_of(settings, number, metrics)
+        counted = replace(context, storage=CountedStorage(context.storage, metrics.fetched))
+        with RemoteLogReader(counted, local_may_be_hidden=True) as reader:
+            server = StandaloneServer(context, reader, metrics, tls)
+            try:
+                await server.start()
+                on_ready()
+                await stop.wait()
+                await server.stop()
+            finally:
+                end_metrics()
+
+
+def _ensure_local(settings: Settings) -> None:
+    """Raise ConfigurationError if other machines could connect: nobody logs in here."""
+    host = settings.gateway_listen_host or _THIS_MACHINE
+    with suppress(ValueError):
+        if ip_address(host).is_loopback:
+            return
+    if host != "localhost":
+        raise ConfigurationError(
+            f"gateway.listen.host is {host}: without brokers nobody logs in, so the gateway serves only this machine: "
+            f"set it to {_THIS_MACHINE}"
+        )
+
+
+class StandaloneServer:
+    """The clients of one process. For one event loop."""
+
+    def __init__(
+        self, context: RemoteLogContext, reader: RemoteLogReader, metrics: GatewayMetrics, tls: ssl.SSLContext | None
+    ) -> None:
+        """Serve `context` through `reader`; clients connect with TLS if `tls` is set."""
+        settings = self._settings = context.settings
+        self._host = settings.gateway_listen_host or _THIS_MACHINE
+        self._tls = tls
+        self._metrics = metrics
+        self._failures = ReadFailures(metrics)
+        self._catalog = Catalog(context)
+        self._budget = MemoryBudget(settings.gateway_memory_max_bytes)
+        metrics.show_memory(self._budget)
+        self._idle_connections = IdleConnections(settings.gateway_connections_max_idle_ms / 1000)
+        held = settings.remote_log_reader_cache_memory_bytes
+        self._partitions = RemotePartitions(reader, "", held, self._budget)
+        node = Node(settings.gateway_advertised_host or self._host, settings.gateway_port)
+        self._log = ServedLog(
+            Descriptions(context, self._catalog, node),
+            LogOffsets(self._catalog, self._partitions, self._failures),
+            metrics,
+            settings.gateway_fetch_max_bytes,
+        )
+        self._numbers = count()
+        self._open: set[StandaloneConnection] = set()
+        self._server: asyncio.Server | None = None
+        self._idle = asyncio.Event()
+        self._closing_idle: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        """Look at the topics, and listen. Raises ConfigurationError for a port in use, and as Catalog.topics."""
+        await self._catalog.topics()
+        port = self._settings.gateway_port
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                self._accept, self._host, port, ssl=self._tls, backlog=_BACKLOG, reuse_port=True
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"the gateway cannot listen at {self._host}:{port} ({error.strerror or error}): set another "
+                "gateway.port or gateway.listen.host"
+            ) from error
+        self._closing_idle = asyncio.get_running_loop().create_task(self._close_idle())
+
+    async def stop(self) -> None:
+        """Accept no more, answer what clients have asked, and close; what takes too long is cut off."""
+        self._is_stopping = True
+        if self._closing_idle is not None:
+            self._closing_idle.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._open):
+            connection.drain()
+        try:
+            async with asyncio.timeout(self._settings.gateway_shutdown_timeout_ms / 1000):
+                while self._open:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            _log.warning("%s connections are cut off: they have not been idle", len(self._open))
+            for connection in list(self._open):
+                connection.abort()
+
+    async def _close_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            closed = self._idle_connections.close_idle(self._open, loop.time(), is_short=self._budget.is_short)
+            self._metrics.refused.labels("idle").inc(closed)
+
+    def _accept(self) -> FrameProtocol:
+        """Return the protocol of a connection that a client begins; with TLS it is open after the handshake."""
+
+        def opened(connection: StandaloneConnection) -> StandaloneRequests:
+            fetch = LogFetch(
+                next(self._numbers),
+                self._catalog,
+                self._partitions,
+                self._metrics,
+                self._failures,
+                connection.memory,
+                self._settings.remote_fetch_max_wait_ms,
+            )
+            self._open.add(connection)
+            self._metrics.connections.set(len(self._open))
+            if len(self._open) > self._settings.gateway_max_connections or self._is_stopping:
+                self._metrics.refused.labels("limit").inc()
+                connection.abort()
+            return StandaloneRequests(self._log, fetch, connection.memory, lambda: connection.client.peer)
+
+        largest = self._settings.gateway_request_max_bytes
+        return StandaloneConnection(largest, opened, self._ended, self._budget.account()).client
+
+    def _ended(self, connection: StandaloneConnection) -> None:
+        self._open.discard(connection)
+        self._metrics.connections.set(len(self._open))
+        self._idle.set()

@@ -1,0 +1,250 @@
+"""A gateway without brokers: clients that assign partitions, and Kafka's tools, read a log directory and the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Assigned
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from golden.aiokafka_clients import consume_all as consume_with_aiokafka
+from integration.java_consumer import consume_with_java, java_lines
+from servers.kafka_programs import KafkaPrograms
+from support.command_line import run
+from support.gateways import RunningGateway, fetch_until_answered, free_first_port, running_gateway
+from support.hostile_clients import (
+    HOSTILE,
+    connected,
+    is_closed_by_the_other_side,
+    requests,
+    send_anything,
+    wait_for,
+)
+from support.kafka_clients import REQUEST_SECONDS, Isolation, RealKafkaClientError
+from support.records import USUAL_EXAMPLES, varied_records
+from support.standalone_gateways import DECIDED, PARTITIONS, PLAIN, TOPIC_IDS, StandaloneSite, written_site
+from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE
+from tiered_storage.kafka_wire.fetch_layout import EpochEnd
+from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+
+NO_GROUPS = "it has no consumer groups: assign partitions and offsets instead"
+READ_ONLY = "it is read-only"
+CONNECTIONS = "remote_log_gateway_connections "
+TOOLS = "org.apache.kafka.tools"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> StandaloneSite:
+    return written_site(tmp_path_factory.mktemp("standalone"), {"gateway.metrics.port": free_first_port([0])})
+
+
+@pytest.fixture(scope="module")
+def gateway(site: StandaloneSite) -> Iterator[RunningGateway]:
+    with running_gateway(site.config, site.port) as started:
+        yield started
+
+
+def wire(gateway: RunningGateway) -> ClusterClient:
+    return ClusterClient.by_properties({"bootstrap.servers": gateway.bootstrap_servers})
+
+
+def listed(gateway: RunningGateway, spec: int, topic: str = PLAIN) -> ListedOffset:
+    with wire(gateway) as client:
+        [found] = client.list_offsets({TopicPartition(topic, 0): spec}).values()
+    assert isinstance(found, ListedOffset)
+    return found
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("partition", [(PLAIN, 0), (PLAIN, 1), (DECIDED, 0)])
+def test_librdkafka_reads_each_record_of_both_tiers_once(
+    site: StandaloneSite, gateway: RunningGateway, partition: tuple[str, int], isolation: Isolation
+) -> None:
+    assert listed(gateway, OffsetSpec.EARLIEST_LOCAL, partition[0]).offset > 0
+    wanted = site.records if isolation == "read_uncommitted" else site.committed
+
+    found = gateway.client.consume_all(*partition, isolation=isolation)
+
+    assert found == wanted[partition]
+
+
+def test_aiokafka_reads_them_by_the_topics_name(site: StandaloneSite, gateway: RunningGateway) -> None:
+    assert consume_with_aiokafka(gateway.bootstrap_servers, PLAIN, 0) == site.records[PLAIN, 0]
+
+
+def test_clients_list_and_describe_what_is_served(site: StandaloneSite, gateway: RunningGateway) -> None:
+    admin = AdminClient({"bootstrap.servers": gateway.bootstrap_servers})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, PLAIN)
+
+    listing = admin.list_topics(timeout=REQUEST_SECONDS)
+    cluster = admin.describe_cluster().result(REQUEST_SECONDS)
+    configs = admin.describe_configs([resource])[resource].result(REQUEST_SECONDS)
+
+    assert {name: len(topic.partitions) for name, topic in listing.topics.items()} == {PLAIN: PARTITIONS, DECIDED: 1}
+    assert [f"{each.host}:{each.port}" for each in cluster.nodes] == [gateway.bootstrap_servers]
+    assert cluster.cluster_id == listing.cluster_id == "standalone-gateways"
+    assert gateway.client.topic_id(PLAIN) == TOPIC_IDS[PLAIN]
+    assert configs["remote.storage.enable"].value == "true"
+    assert configs["local.retention.bytes"].value == "20000"
+
+
+def test_offsets_are_found_in_both_tiers(site: StandaloneSite, gateway: RunningGateway) -> None:
+    sent = site.records[PLAIN, 0]
+    largest = max(sent, key=lambda record: (record.timestamp, -record.offset))
+    local_start = listed(gateway, OffsetSpec.EARLIEST_LOCAL).offset
+    remote_end = listed(gateway, OffsetSpec.EARLIEST_PENDING_UPLOAD).offset
+
+    assert 0 < local_start <= remote_end < len(sent)
+    assert listed(gateway, OffsetSpec.EARLIEST).offset == 0
+    assert listed(gateway, OffsetSpec.LATEST).offset == len(sent)
+    assert listed(gateway, OffsetSpec.LATEST_TIERED).offset == remote_end - 1
+    assert listed(gateway, OffsetSpec.MAX_TIMESTAMP)[:2] == (largest.offset, largest.timestamp)
+    for record in (sent[0], sent[17], sent[len(sent) // 2], sent[-1]):
+        first = next(one for one in sent if one.timestamp >= record.timestamp)
+        assert listed(gateway, record.timestamp)[:2] == (first.offset, first.timestamp)
+    assert listed(gateway, largest.timestamp + 1).offset == -1
+
+
+def test_the_end_of_an_epoch_is_known(site: StandaloneSite, gateway: RunningGateway) -> None:
+    with wire(gateway) as client:
+        [found] = client.offsets_for_leader_epochs({TopicPartition(PLAIN, 0): 0}).values()
+
+    assert found == EpochEnd(0, len(site.records[PLAIN, 0]))
+
+
+@pytest.mark.parametrize("offset", [-1, 10_000_000])
+def test_an_offset_outside_of_the_log_is_out_of_range(gateway: RunningGateway, offset: int) -> None:
+    with wire(gateway) as client:
+        assert fetch_until_answered(client, PLAIN, offset).error_code == OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_is_refused_with_the_word(gateway: RunningGateway, protocol: str) -> None:
+    properties = {"group.id": "standalone", "group.protocol": protocol, "bootstrap.servers": gateway.bootstrap_servers}
+    consumer = Consumer(properties)
+    consumer.subscribe([PLAIN])
+    try:
+        message = consumer.poll(REQUEST_SECONDS)
+    except KafkaException as error:
+        refusal = error.args[0]
+    else:
+        assert message is not None
+        refusal = message.error()
+    finally:
+        consumer.close()
+
+    # The new protocol's failure is a fatal one, which has the code in its text only.
+    assert refusal.code() in {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._FATAL}
+    assert "Group authorization failed" in refusal.str()
+    assert NO_GROUPS in gateway.log.read_text()
+
+
+def test_offsets_of_groups_are_refused(gateway: RunningGateway) -> None:
+    consumer = Consumer({"group.id": "standalone", "bootstrap.servers": gateway.bootstrap_servers})
+    try:
+        with pytest.raises(KafkaException) as committed:
+            consumer.commit(offsets=[Assigned(PLAIN, 0, 5)], asynchronous=False)
+        with pytest.raises(KafkaException) as asked:
+            consumer.committed([Assigned(PLAIN, 0)], REQUEST_SECONDS)
+    finally:
+        consumer.close()
+
+    for refused in (committed, asked):
+        assert refused.value.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
+def test_producers_are_refused(gateway: RunningGateway) -> None:
+    with pytest.raises(KafkaException) as fatal:
+        gateway.client.producer(enable_idempotence="true").poll(REQUEST_SECONDS)
+    with pytest.raises(RealKafkaClientError, match="Topic authorization failed"):
+        gateway.client.produce(PLAIN, varied_records(1, seed=1))
+    assert fatal.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    assert READ_ONLY in gateway.log.read_text()
+
+
+def test_javas_console_consumer_reads_an_assigned_partition(
+    site: StandaloneSite, gateway: RunningGateway, kafka_programs: KafkaPrograms
+) -> None:
+    sent = site.records[PLAIN, 1]
+
+    found = consume_with_java(kafka_programs, PLAIN, 1, most=len(sent), bootstrap_servers=gateway.bootstrap_servers)
+
+    assert found == java_lines(sent, 1)
+
+
+def test_javas_console_consumer_ends_at_once_as_a_group(gateway: RunningGateway, kafka_programs: KafkaPrograms) -> None:
+    shown = kafka_programs.tool(
+        f"{TOOLS}.consumer.ConsoleConsumer",
+        *("--bootstrap-server", gateway.bootstrap_servers, "--topic", PLAIN, "--timeout-ms", "60000"),
+    )
+
+    assert shown == ""
+
+
+def test_the_shell_for_offsets_shows_both_tiers(
+    site: StandaloneSite, gateway: RunningGateway, kafka_programs: KafkaPrograms
+) -> None:
+    shown = kafka_programs.tool(
+        f"{TOOLS}.GetOffsetShell", "--bootstrap-server", gateway.bootstrap_servers, "--topic", PLAIN, "--time", "latest"
+    )
+
+    assert shown.split() == [f"{PLAIN}:{number}:{len(site.records[PLAIN, number])}" for number in range(PARTITIONS)]
+
+
+def test_the_store_alone_serves_what_was_copied(site: StandaloneSite) -> None:
+    port = free_first_port([0])
+    with running_gateway(site.store_alone(port), port) as alone:
+        end = listed(alone, OffsetSpec.LATEST).offset
+        found = alone.client.consume_all(PLAIN)
+        committed = alone.client.consume_all(DECIDED, isolation="read_committed")
+
+    assert 0 < end < len(site.records[PLAIN, 0])
+    assert found == site.records[PLAIN, 0][:end]
+    assert committed
+    assert committed == site.committed[DECIDED, 0][: len(committed)]
+
+
+@given(
+    frames=st.lists(requests(PLAIN), min_size=1, max_size=8),
+    piece=st.sampled_from([1 << 20, 7, 1]),
+    reads=st.booleans(),
+)
+@settings(max_examples=3 * USUAL_EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_requests_end_at_most_their_own_connection(
+    site: StandaloneSite, gateway: RunningGateway, frames: list[bytes], piece: int, reads: bool
+) -> None:
+    send_anything(gateway, b"".join(frames), decode_uuid(TOPIC_IDS[PLAIN]), piece, reads=reads)
+
+
+def test_garbled_requests_have_left_nothing(site: StandaloneSite, gateway: RunningGateway) -> None:
+    def connections() -> float:
+        shown = httpx.get(f"http://127.0.0.1:{site.properties['gateway.metrics.port']}/metrics").text
+        return sum(float(line.split()[-1]) for line in shown.splitlines() if line.startswith(CONNECTIONS))
+
+    wait_for(lambda: connections() == 0)
+    assert "Traceback" not in gateway.log.read_text()
+    assert gateway.client.consume_all(PLAIN) == site.records[PLAIN, 0]
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_is_not_served_ends_its_connection(gateway: RunningGateway, content: bytes) -> None:
+    with connected(gateway) as opened:
+        opened.sendall(content)
+        assert is_closed_by_the_other_side(opened)
+
+
+def test_only_this_machine_is_served_without_users(site: StandaloneSite) -> None:
+    config = site.write_config("open.yaml", {"log.dirs": [str(site.logs)], "gateway.listen.host": "0.0.0.0"})
+
+    done = run("gateway", "--config", config)
+
+    assert done.exit_code == 1
+    assert "gateway.listen.host" in done.err

@@ -1,0 +1,111 @@
+"""What a hostile client may send to a gateway: garbage, half frames, frames of any version."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from hypothesis import strategies as st
+
+from support.gateways import RunningGateway
+from tiered_storage.gateway.allowed_apis import (
+    API_VERSIONS,
+    DESCRIBE_CLUSTER,
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+)
+from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid, encode_uuid
+from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES, encode_request
+from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, IsolationLevel, fetch_request
+from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.kafka_wire.partition_requests import ListOffsets
+
+SECONDS = 150
+
+
+def connected(gateway: RunningGateway) -> socket.socket:
+    opened = socket.create_connection(("127.0.0.1", gateway.port), SECONDS)
+    opened.settimeout(SECONDS)
+    return opened
+
+
+def is_closed_by_the_other_side(opened: socket.socket) -> bool:
+    try:
+        return opened.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+ASKED = (API_VERSIONS, DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH)
+KINDS = (*6 * [(FETCH, False)], *2 * [(LIST_OFFSETS, False)], *((each, True) for each in ASKED))
+"""An API, and whether what follows the header is random."""
+SIZES = (0, 1, -1, 5000, (1 << 31) - 1)
+ANSWERED_SECONDS = 0.05
+"""How long an answer is waited for that may never come."""
+NO_TOPIC_ID = encode_uuid(b"\x11" * 16)
+
+
+@st.composite
+def requests(draw: st.DrawFn, topic: str) -> bytes:
+    """A frame of an API that clients call: random bytes after its header, or a Fetch or ListOffsets, mostly garbled.
+
+    NO_TOPIC_ID stands for the id of `topic`.
+    """
+    api, is_random = draw(st.sampled_from(KINDS))
+    version, number = draw(st.integers(api.oldest, api.latest)), draw(st.integers(-2, 3))
+    if is_random:
+        head = struct.pack(">hhih", api.key, version, number, -1)
+        return framed(head + draw(st.binary(max_size=60)))
+    offset, size = draw(st.sampled_from([0, 1, 150, 10_000, -1, (1 << 63) - 1])), draw(st.sampled_from(SIZES))
+    if api.key == FETCH.key:
+        isolation = draw(st.sampled_from(list(IsolationLevel)))
+        position = FetchPosition(topic, 0, offset, size, NO_TOPIC_ID)
+        message = fetch_request(version, [position], FetchLimits(0.01, 0, size, isolation), "")
+    else:
+        partition = TopicPartition(topic, 0)
+        message = ListOffsets({partition: draw(st.integers(-2, 1 << 62))}).build(version, {partition: -1}, 1.0)
+    frame = bytearray(encode_request(message, number, "fuzz"))
+    for at in draw(st.lists(st.integers(SIZE_BYTES, len(frame) - 1), max_size=2)):
+        frame[at] = draw(st.integers(0, 255))
+    return bytes(frame)
+
+
+def send_anything(gateway: RunningGateway, content: bytes, topic_id: bytes, piece: int, *, reads: bool) -> None:
+    """Send `content` in pieces of so many bytes, with the topic's true id, and take what is answered if it `reads`."""
+    content = content.replace(decode_uuid(NO_TOPIC_ID), topic_id)
+    with connected(gateway) as opened, suppress(ConnectionError):
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(content), piece):
+            opened.sendall(content[at : at + piece])
+        opened.settimeout(ANSWERED_SECONDS)
+        with suppress(TimeoutError):
+            while reads and opened.recv(1 << 16):
+                pass
+
+
+HOSTILE = {
+    "two gigabytes": struct.pack(">i", (1 << 31) - 1) + b"much",
+    "a negative size": struct.pack(">i", -1),
+    "HTTP": b"GET / HTTP/1.1\r\nHost: a-gateway\r\n\r\n",
+    "DeleteRecords": framed(struct.pack(">hhih", 21, 2, 1, -1) + b"\0"),
+    "an unknown API": framed(struct.pack(">hhih", 999, 0, 1, -1)),
+    "a version of the future": framed(struct.pack(">hhih", 1, 99, 1, -1)),
+}
+"""What neither kind of gateway serves."""
