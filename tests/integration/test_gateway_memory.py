@@ -69,6 +69,12 @@ def gateway(site: LiveSite, sent: Sent) -> Iterator[RunningGateway]:
         yield started
 
 
+def elsewhere(site: LiveSite, settings: dict[str, int]) -> LiveSite:
+    """The same remote log, for another gateway."""
+    ports = {"gateway.port": free_first_port([1]), "gateway.metrics.port": free_first_port([0])}
+    return replace(site, properties={**site.properties, **ports, **settings})
+
+
 def metric(site: LiveSite, name: str) -> float:
     return Scrape.get(site.properties["gateway.metrics.port"]).value(name) or 0.0
 
@@ -117,20 +123,44 @@ async def _read(reader: RawReader, sent: Sent, end: int) -> str:
     return await reader.read_all(TOPIC, sent.topic_id, end, FetchLimits())
 
 
+def test_a_client_over_its_quota_is_throttled_and_reads_everything(site: LiveSite, sent: Sent) -> None:
+    rate = 4 << 20
+    limited = elsewhere(site, {"gateway.remote.fetch.max.bytes.per.second.per.client": rate})
+    throttle_times: list[float] = []
+
+    async def work() -> str:
+        async with raw_reader(limited.properties["gateway.port"], "greedy") as reader:
+            reader.on_answer = lambda answer: throttle_times.append(answer.throttle_seconds)
+            return await _read(reader, sent, BATCH * BATCHES)
+
+    with running_gateway(limited.config, limited.properties["gateway.port"]):
+        assert asyncio.run(asyncio.wait_for(work(), SECONDS)) == sent.digest
+        scrape = Scrape.get(limited.properties["gateway.metrics.port"])
+
+    remote = (BATCHES - 1) * BATCH * VALUE_BYTES
+    named = {"user": "", "client_id": "greedy"}
+    assert (scrape.value("remote_log_gateway_client_remote_bytes_total", **named, topic=TOPIC) or 0) >= remote
+    assert scrape.value("remote_log_gateway_client_remote_fetch_seconds_count", **named)
+    # A batch is more than the bucket ever holds.
+    throttled = [each for each in throttle_times if each]
+    assert len(throttled) >= BATCHES - 1
+    assert scrape.value("remote_log_gateway_throttled_seconds_total") == pytest.approx(sum(throttled), abs=0.1)
+    assert sum(throttled) >= (BATCHES - 1) * (BATCH * VALUE_BYTES - rate) / rate
+
+
 def test_a_client_that_closes_its_half_and_reads_nothing_is_cut_off(site: LiveSite, sent: Sent) -> None:
     """Its answers fill the buffers of all sockets; what the gateway reads of it no more cannot say that it is gone."""
-    ports = {"gateway.port": free_first_port([1]), "gateway.metrics.port": free_first_port([0])}
-    impatient = replace(site, properties={**site.properties, **ports, "gateway.connections.max.idle.ms": 1000})
+    impatient = elsewhere(site, {"gateway.connections.max.idle.ms": 1000})
     position = [FetchPosition(TOPIC, 0, 0, topic_id=sent.topic_id)]
 
     async def work() -> None:
-        async with raw_reader(ports["gateway.port"], "half-closed") as half_closed:
+        async with raw_reader(impatient.properties["gateway.port"], "half-closed") as half_closed:
             for _ in range(3):
                 await half_closed.ask(position, FetchLimits())
             await wait_until(impatient, CONNECTIONS, 1)
             half_closed.writer.write_eof()
             await wait_until(impatient, CONNECTIONS, 0, 0)
 
-    with running_gateway(impatient.config, ports["gateway.port"]) as gateway:
+    with running_gateway(impatient.config, impatient.properties["gateway.port"]) as gateway:
         asyncio.run(asyncio.wait_for(work(), SECONDS))
         assert "Traceback" not in gateway.log.read_text()

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -25,6 +25,8 @@ class RawReader:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     number: int = 0
+    on_answer: Callable[[FetchAnswer], object] = lambda _: None
+    """Called with each answer."""
 
     async def ask(self, positions: list[FetchPosition], limits: FetchLimits) -> None:
         """Send a Fetch, and read nothing."""
@@ -48,6 +50,7 @@ class RawReader:
         offset, seen = 0, hashlib.sha256()
         while offset < end:
             answer = await self.fetch([FetchPosition(topic, partition, offset, topic_id=topic_id)], limits)
+            self.on_answer(answer)
             for found in answer.partitions:
                 assert found.error_code == 0, found
                 content = bytes(found.records)

@@ -39,10 +39,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What a client gets, with `memory` bytes of its connection's account beside those of the broker's answer."""
+    """What a client gets, with `memory` bytes of its connection's account beside those of the broker's answer.
+
+    After it, nothing is taken from the client for `mute_ms`.
+    """
 
     pieces: list[Piece]
     memory: int
+    mute_ms: int = 0
 
 
 Changed = list[Piece] | Coroutine[Any, Any, list[Piece] | Filled]
@@ -114,6 +118,7 @@ class ClientConnection:
         self._waiting = 0
         self._fetches = 0
         self._last_own_id = 0
+        self._muted: asyncio.TimerHandle | None = None
         self._is_full = False
         self._is_ending = False
         self._has_ended = False
@@ -135,6 +140,8 @@ class ClientConnection:
 
     def can_take(self, header: RequestHeader) -> bool:
         """Return whether a client's request can go to the broker now."""
+        if self._muted is not None:
+            return False
         if header.api.key == SASL_HANDSHAKE.key:
             return not self._pending and not self._ready
         if header.api.key == FETCH.key and (self._fetches or not self.client.is_writable):
@@ -253,6 +260,8 @@ class ClientConnection:
 
     def _give_up(self) -> None:
         """Answer nothing any more."""
+        if self._muted is not None:
+            self._muted.cancel()
         for each in self._pending:
             if each.asked is not None and not each.asked.done():
                 each.asked.set_exception(ClusterUnreachableError("the client's connection ended"))
@@ -302,8 +311,10 @@ class ClientConnection:
                     self._failed(failure)
                     return
                 result = content.result()
-                content, more = (result.pieces, result.memory) if isinstance(result, Filled) else (result, 0)
-                memory += more
+                if isinstance(result, Filled):
+                    memory += result.memory
+                    self._mute(result.mute_ms)
+                content = result.pieces if isinstance(result, Filled) else result
             self._ready.popleft()
             self._waiting -= 1
             self._fetches -= api.key == FETCH.key
@@ -311,6 +322,15 @@ class ClientConnection:
         if not self._has_ended:
             self.take_arrived()
             self._end_if_idle()
+
+    def _mute(self, milliseconds: int) -> None:
+        """Take nothing from the client for a time, whatever it sends: a quota asks for that (KIP-219)."""
+        if milliseconds:
+            self._muted = asyncio.get_running_loop().call_later(milliseconds / 1000, self._unmute)
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self.take_arrived()
 
     def _failed(self, failure: BaseException) -> None:
         """Close, as an answer cannot be given; the client connects again."""

@@ -25,7 +25,8 @@ from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.broker_questions import BrokerQuestions
 from tiered_storage.gateway.client_connection import Change, Changed, ClientConnection
 from tiered_storage.gateway.fetch_errors import ReadFailures
-from tiered_storage.gateway.metrics import GatewayMetrics
+from tiered_storage.gateway.limits.client_quotas import ClientName, ClientQuotas
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_fetch import RemoteFetch
 from tiered_storage.gateway.remote_offsets import RemoteOffsets
 from tiered_storage.gateway.remote_partitions import RemotePartitions
@@ -47,6 +48,7 @@ _ERROR_CODE: Final = slice(SIZE_BYTES + 4, SIZE_BYTES + 6)
 _SCRAM: Final = "SCRAM-"
 _SCRAM_STEPS: Final = 2
 """A broker's first answer to SCRAM shows nothing of whether the client knows the password."""
+_PLAIN: Final = "PLAIN"
 _OAUTHBEARER: Final = "OAUTHBEARER"
 """If a broker refuses a token, its first answer has the reason but no error code; the next answer has the code."""
 _IN_ADDRESSES: Final = {
@@ -67,6 +69,7 @@ class ClientRequests:
         partitions: RemotePartitions,
         metrics: GatewayMetrics,
         failures: ReadFailures,
+        quotas: ClientQuotas,
         *,
         most_fetch_bytes: int,
         most_wait_ms: int,
@@ -80,6 +83,8 @@ class ClientRequests:
         self._most_fetch_bytes = most_fetch_bytes
         self._login_steps = 1
         self._refuses_in_words = False
+        self._mechanism = ""
+        self._user = ""
         self._fetch = RemoteFetch(
             number,
             partitions,
@@ -87,6 +92,7 @@ class ClientRequests:
             metrics,
             failures,
             connection.memory,
+            quotas,
             most_wait_ms,
             skips_missing=skips_missing,
         )
@@ -139,8 +145,11 @@ class ClientRequests:
         mechanism = header.body(frame).string(flexible=False)
         self._login_steps = _SCRAM_STEPS if mechanism.startswith(_SCRAM) else 1
         self._refuses_in_words = mechanism == _OAUTHBEARER
+        self._mechanism, self._user = mechanism, ""
 
-    def _authenticate(self, _: memoryview, header: RequestHeader) -> Change:
+    def _authenticate(self, frame: memoryview, header: RequestHeader) -> Change:
+        asked = decode_request(header.body(frame), header.api, header.version)
+        self._user = self._user or user_of(self._mechanism, asked.auth_bytes)
         return partial(self._authenticated, header)
 
     def _authenticated(self, header: RequestHeader, answer: memoryview) -> Changed:
@@ -171,7 +180,7 @@ class ClientRequests:
             addresses = broker_addresses.in_tags(answer, SIZE_BYTES + layout.tags_start, self._ports.translate)
         more = [] if addresses is None else [addresses]
         if self._fetch.is_concerned(request, layout):
-            return self._fetch.fill(answer, request, layout, more)
+            return self._fetch.fill(answer, request, layout, more, ClientName(self._user, header.client_id))
         return spliced(answer, more) if more else [answer]
 
     def _versions(self, header: RequestHeader, answer: memoryview) -> Changed:
@@ -184,3 +193,16 @@ class ClientRequests:
         if refused == NONE:
             self._connection.versions = ApiVersions.of(self._connection.broker.peer, found)
         return [encode_answer(capped_versions(found), header.correlation_id)]
+
+
+def user_of(mechanism: str, message: bytes) -> str:
+    """Return the user that a login's first message names; "" if its mechanism does not show it.
+
+    It is the broker that refuses the user: nobody uses the name before.
+    """
+    text = message.decode(errors="replace")
+    if mechanism == _PLAIN:
+        return text.split("\0")[1] if text.count("\0") > 1 else ""
+    if mechanism.startswith(_SCRAM):
+        return next((each[2:] for each in text.split(",") if each.startswith("n=")), "")
+    return ""

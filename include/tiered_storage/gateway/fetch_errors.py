@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tiered_storage import errors
-from tiered_storage.gateway.metrics import GatewayMetrics
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.kafka_wire.connections.error_codes import (
     FENCED_LEADER_EPOCH,
     INCONSISTENT_TOPIC_ID,

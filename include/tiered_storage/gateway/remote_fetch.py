@@ -26,8 +26,9 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage.gateway.broker_questions import BrokerQuestions, NamedPartition
 from tiered_storage.gateway.client_connection import Filled
 from tiered_storage.gateway.fetch_errors import ReadFailures, code_in_fetch, kafka_code
+from tiered_storage.gateway.limits.client_quotas import ClientName, ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount
-from tiered_storage.gateway.metrics import GatewayMetrics
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import (
     ReadKey,
     RemotePartitions,
@@ -51,6 +52,7 @@ from tiered_storage.kafka_wire.fetch_layout import (
     encode_entry,
     encoded_end,
     read_fetch,
+    set_throttle_time,
 )
 from tiered_storage.kafka_wire.partition_offsets import PartitionOffsets
 from tiered_storage.kafka_wire.server.fetch_request import AskedPartition, FetchRequest
@@ -122,14 +124,15 @@ class RemoteFetch:
         metrics: GatewayMetrics,
         failures: ReadFailures,
         memory: MemoryAccount,
+        quotas: ClientQuotas,
         most_wait_ms: int,
         *,
         skips_missing: bool = False,
     ) -> None:
         """Read as `client`, the number of its connection; one read takes `most_wait_ms` at most.
 
-        Remote records are counted in `memory`, the connection's account. With `skips_missing`, consumers go on after
-        offsets that neither tier has.
+        Remote records are counted in `memory`, the connection's account, and limited by `quotas`. With
+        `skips_missing`, consumers go on after offsets that neither tier has.
         """
         self._client = client
         self._partitions = partitions
@@ -137,6 +140,7 @@ class RemoteFetch:
         self._metrics = metrics
         self._failures = failures
         self._memory = memory
+        self._quotas = quotas
         self._most_wait_ms = most_wait_ms
         self._skips_missing = skips_missing
         self._had_remote = False
@@ -165,39 +169,51 @@ class RemoteFetch:
         return request.is_consumer and any(each.error_code == OFFSET_OUT_OF_RANGE for each in layout.entries)
 
     async def fill(
-        self, frame: memoryview, request: FetchRequest, layout: FetchLayout, more: Sequence[Replacement]
+        self,
+        frame: memoryview,
+        request: FetchRequest,
+        layout: FetchLayout,
+        more: Sequence[Replacement],
+        client: ClientName,
     ) -> Filled:
-        """Return the broker's answer with remote records; `more` replaces what comes after its partitions."""
+        """Return the broker's answer with remote records for `client`; `more` replaces what follows its partitions."""
         positions = await self._positions(request, layout)
         left, is_first = request.max_bytes - layout.records_size, layout.records_size == 0
-        room = self._room(left, positions)
-        has_memory = not room or await self._memory.wait(room, MEMORY_SECONDS)
+        allowed = self._quotas.room(client)
+        left = min(left, allowed)
+        room = self._room(left, positions) if allowed else 0
+        may_read = allowed > 0 and (not room or await self._memory.wait(room, MEMORY_SECONDS))
         begun, wait_s = asyncio.get_running_loop().time(), self._wait_ms(request) / 1000
-        held = 0
+        held = served = 0
         replacements: list[Replacement] = []
         may_wait = is_first
         for at in range(0, len(positions), AT_ONCE):
             some = positions[at : at + AT_ONCE]
             is_late = asyncio.get_running_loop().time() - begun >= wait_s
-            if not has_memory or is_late or (left <= 0 and not is_first):
+            if not may_read or is_late or (left <= 0 and not is_first):
                 found = [_Found() for _ in some]
                 self._had_remote = True
             else:
-                found = await asyncio.gather(*(self._find_within(2 * wait_s, each, request) for each in some))
+                found = await asyncio.gather(*(self._find_within(2 * wait_s, each, request, client) for each in some))
             for position, each in zip(some, found, strict=True):
-                records = self._take(position, each, min(left, position.asked.max_bytes), whole=is_first)
+                records = self._take(position, each, min(left, position.asked.max_bytes), client, whole=is_first)
                 if records is not None:
                     left -= len(records.content)
                     held += records.memory
+                    served += len(records.content)
                     is_first = may_wait = False
                 may_wait = may_wait and each.code == NONE
                 replacements.append(_entry(request, position, each, records))
-        if may_wait:
+        if may_wait and allowed:
             # A consumer asks again at once: without a pause it would do nothing else until there are records.
             pause = min(request.max_wait_ms, PAUSE_MS) / 1000 - (asyncio.get_running_loop().time() - begun)
             await asyncio.sleep(max(pause, 0))
-        self._memory.settle(room if has_memory else 0, held)
-        return Filled(spliced(frame, [*replacements, *more]), held)
+        self._memory.settle(room if may_read else 0, held)
+        mute_ms = self._quotas.take(client, served)
+        if mute_ms:
+            set_throttle_time(frame, request.version, max(layout.throttle_ms, mute_ms))
+            self._metrics.throttled(mute_ms)
+        return Filled(spliced(frame, [*replacements, *more]), held, mute_ms)
 
     def _room(self, left: int, positions: Sequence[_Position]) -> int:
         """Return how much memory `left` bytes of records may take: chunks are read, twice as large as what is kept."""
@@ -238,14 +254,21 @@ class RemoteFetch:
         """Return how long one remote read may take."""
         return min(max(request.max_wait_ms, LEAST_WAIT_MS), self._most_wait_ms)
 
-    async def _find_within(self, seconds: float, position: _Position, request: FetchRequest) -> _Found:
+    async def _find_within(
+        self, seconds: float, position: _Position, request: FetchRequest, client: ClientName
+    ) -> _Found:
         """Find a position's records; none if store or metadata hang: local ones wait in the same answer."""
+        begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(seconds):
                 return await self._find(position, request)
         except TimeoutError:
             self._had_remote = True
             return _Found()
+        finally:
+            if position.partition is not None:
+                taken = asyncio.get_running_loop().time() - begun
+                self._metrics.waited(position.partition.topic.name, client, taken)
 
     async def _find(self, position: _Position, request: FetchRequest) -> _Found:
         """Look for a position in the remote log, and wait for its first records. Never raises our own errors."""
@@ -314,7 +337,9 @@ class RemoteFetch:
             return _Outcomes((), decided_end, KAFKA_STORAGE_ERROR, known.start)
         return _Outcomes((), decided_end)
 
-    def _take(self, position: _Position, found: _Found, most_bytes: int, *, whole: bool) -> RemoteRecords | None:
+    def _take(
+        self, position: _Position, found: _Found, most_bytes: int, client: ClientName, *, whole: bool
+    ) -> RemoteRecords | None:
         read, key, named = found.read, found.key, position.partition
         if read is None or key is None or named is None:
             return found.skipped
@@ -332,7 +357,7 @@ class RemoteFetch:
         records = read.take(most_bytes, end_offset=found.outcomes.decided_end, whole=whole)
         self._partitions.keep(key, read)
         if records is not None:
-            self._metrics.served(named.topic.name, len(records.content))
+            self._metrics.served(named.topic.name, client, len(records.content))
         return records
 
     async def _missing(

@@ -21,9 +21,10 @@ from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.client_connection import ClientConnection
 from tiered_storage.gateway.client_requests import ClientRequests
 from tiered_storage.gateway.fetch_errors import ReadFailures
+from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.idle_connections import IdleConnections
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.metrics import GatewayMetrics
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
 from tiered_storage.kafka_wire.connections.transport import tls_context
@@ -48,6 +49,8 @@ class GatewayLimits:
     shutdown_seconds: float
     idle_seconds: float
     """How long a connection stays open over which nothing goes."""
+    client_bytes_per_second: int | None
+    """Remote records for each client; None: all that it wants."""
     skips_missing: bool
     """Whether consumers go on after offsets that neither tier has."""
 
@@ -80,6 +83,7 @@ class GatewayServer:
         self._budget = budget
         self._idle_connections = IdleConnections(limits.idle_seconds)
         self._failures = ReadFailures(metrics)
+        self._quotas = ClientQuotas(limits.client_bytes_per_second)
         self._tls = tls
         self._numbers = count(1)
         self._open: dict[ClientConnection, ClientRequests] = {}
@@ -155,6 +159,7 @@ class GatewayServer:
                 self._partitions,
                 self._metrics,
                 self._failures,
+                self._quotas,
                 most_fetch_bytes=self._limits.most_fetch_bytes,
                 most_wait_ms=self._limits.most_wait_ms,
                 skips_missing=self._limits.skips_missing,

@@ -22,7 +22,7 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.metrics import GatewayMetrics
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.gateway.server import GatewayLimits, GatewayServer
 from tiered_storage.kafka_wire.cluster import ClusterClient
@@ -32,6 +32,7 @@ from tiered_storage.remote_log.context import RemoteLogContext, store_options
 from tiered_storage.remote_log.metrics.exporter import serve as serve_metrics
 from tiered_storage.remote_log.metrics.fetch_counts import CountedStorage
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
+from tiered_storage.settings.properties.types import UNLIMITED
 from tiered_storage.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -161,6 +162,7 @@ def _server(
     ports = BrokerPorts(settings.gateway_advertised_host or listen_host, settings.gateway_port, brokers.bootstrap)
     for broker in found.brokers.values():
         ports.learn(broker.node_id, broker.address)
+    most_a_second = settings.gateway_remote_fetch_max_bytes_per_second_per_client
     limits = GatewayLimits(
         listen_host,
         settings.gateway_max_connections,
@@ -169,6 +171,7 @@ def _server(
         settings.remote_fetch_max_wait_ms,
         settings.gateway_shutdown_timeout_ms / 1000,
         settings.gateway_connections_max_idle_ms / 1000,
+        None if most_a_second == UNLIMITED else most_a_second,
         settings.gateway_skip_missing_offsets,
     )
     cluster_id = found.cluster_id or settings.cluster_id
@@ -176,6 +179,7 @@ def _server(
         raise ConfigurationError("the brokers name no cluster id: set cluster.id")
     budget = MemoryBudget(settings.gateway_memory_max_bytes)
     metrics.show_memory(budget)
+    metrics.show_chunks(reader.chunk_counts)
     partitions = RemotePartitions(reader, cluster_id, settings.remote_log_reader_cache_memory_bytes, budget)
     return GatewayServer(ports, partitions, brokers, limits, metrics, budget, tls)
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tiered_storage.errors import MalformedAnswerError
-from tiered_storage.kafka_wire.connections.frames import Cursor
+from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES, Cursor
 
 OLDEST, LATEST = 4, 18
 """The versions of Fetch whose layout is known here, inclusive."""
@@ -37,6 +37,7 @@ NO_OFFSET = -1
 NO_REPLICA = -1
 
 UUID_BYTES = 16
+_CORRELATION_ID: Final = 4
 _NO_TAGS: Final = b"\0"
 _DIVERGING_EPOCH, _CURRENT_LEADER = 0, 1
 
@@ -110,6 +111,12 @@ def read_fetch(cursor: Cursor, version: int) -> FetchLayout:
     if cursor.left:
         raise MalformedAnswerError(f"Fetch version {version} has {cursor.left} bytes after its end")
     return FetchLayout(throttle_ms, error_code, entries, tags, tags_start)
+
+
+def set_throttle_time(frame: memoryview, version: int, milliseconds: int) -> None:
+    """Change the throttle time of a whole answer, which begins with its size and its header."""
+    head = SIZE_BYTES + _CORRELATION_ID + (len(_NO_TAGS) if version >= FLEXIBLE else 0)
+    struct.pack_into(">i", frame, head, milliseconds)
 
 
 def encode_entry(

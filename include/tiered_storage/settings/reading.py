@@ -209,6 +209,18 @@ class GatewaySettings(PropertyModel):
     )
     """The most records in one answer, whatever a client allows; a first batch that is larger comes whole."""
 
+    gateway_remote_fetch_max_bytes_per_second_per_client: Whole = setting(
+        "gateway.remote.fetch.max.bytes.per.second.per.client",
+        UNLIMITED,
+        GATEWAY,
+        Source.OURS,
+        unit="bytes",
+        at_least=64 << 10,
+        special={UNLIMITED: "unlimited"},
+    )
+    """How many bytes of remote records one process serves per second to one client: one user and client.id. A client
+    that is over it is throttled as by a broker's quota. Brokers' quotas do not count remote records."""
+
     gateway_skip_missing_offsets: bool = setting("gateway.skip.missing.offsets", False, GATEWAY, Source.OURS)
     """Whether consumers go on after offsets that neither tier has and no copy is making remote. Each skip is counted,
     and logged as an error."""

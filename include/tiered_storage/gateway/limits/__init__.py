@@ -1,3 +1,3 @@
 """What one process of the gateway grants its clients: memory, idle time, and remote bytes a second."""
 
-__all__ = ["idle_connections", "memory_budget"]
+__all__ = ["client_quotas", "idle_connections", "memory_budget"]

@@ -20,8 +20,9 @@ from typing import Final
 from tiered_storage.errors import OffsetOutOfRangeError, TieredStorageError
 from tiered_storage.gateway.client_connection import Filled
 from tiered_storage.gateway.fetch_errors import ReadFailures, kafka_code
+from tiered_storage.gateway.limits.client_quotas import ClientName
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount
-from tiered_storage.gateway.metrics import GatewayMetrics
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import ReadKey, RemotePartitions, RemoteRead, RemoteRecords
 from tiered_storage.gateway.standalone.catalog import Catalog, Topics
 from tiered_storage.kafka_wire.connections.error_codes import (
@@ -108,6 +109,7 @@ class LogFetch:
         self._failures = failures
         self._memory = memory
         self._most_wait_ms = most_wait_ms
+        self._name = ClientName("", "")
 
     def close(self) -> None:
         """End the client's reads."""
@@ -116,6 +118,7 @@ class LogFetch:
     async def answer(self, header: RequestHeader, request: FetchRequest, may_read: MayRead) -> Filled:
         """Return the answer to a Fetch."""
         loop = asyncio.get_running_loop()
+        self._name = ClientName("", header.client_id)
         end = loop.time() + request.max_wait_ms / 1000
         while True:
             room = self._room(request)
@@ -205,7 +208,7 @@ class LogFetch:
         records = read.take(most_bytes, whole=whole)
         self._partitions.keep(key, read)
         if records is not None and is_remote:
-            self._metrics.served(key.partition.topic, len(records.content))
+            self._metrics.served(key.partition.topic, self._name, len(records.content))
         return records
 
     def _wait_ms(self, request: FetchRequest) -> int:

@@ -21,7 +21,7 @@ from tiered_storage.gateway.allowed_apis import (
 )
 from tiered_storage.gateway.client_connection import Filled
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount
-from tiered_storage.gateway.metrics import GatewayMetrics
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.standalone.apis import (
     CONSUMER_GROUP_HEARTBEAT,
     DESCRIBE_CONFIGS,

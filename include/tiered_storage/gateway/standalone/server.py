@@ -20,7 +20,7 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.idle_connections import IdleConnections
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.metrics import GatewayMetrics
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.gateway.standalone.catalog import Catalog
 from tiered_storage.gateway.standalone.connection import StandaloneConnection

@@ -27,7 +27,7 @@ from tiered_storage.remote_log.read.chunks.chunk_cache import ChunkCache
 from tiered_storage.remote_log.read.chunks.chunk_files import ChunkFiles
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
 from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, ReaderPools, outcome_of
-from tiered_storage.remote_log.read.chunks.remote_chunks import RemoteChunks, segment_range
+from tiered_storage.remote_log.read.chunks.remote_chunks import ChunkCounts, RemoteChunks, segment_range
 from tiered_storage.remote_log.read.log_stream import LogStream, StreamContext
 from tiered_storage.remote_log.read.offset_search import OffsetSearch, is_certain
 from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews, look_at
@@ -158,6 +158,11 @@ class RemoteLogReader:
     def cached_bytes(self) -> int:
         """How many bytes of the remote tier are cached in memory."""
         return self._cache.held_bytes
+
+    @property
+    def chunk_counts(self) -> ChunkCounts:
+        """How often chunks of the remote tier were in memory, and what was fetched ahead in vain."""
+        return self._chunks.counts
 
     async def view(
         self, partition: TopicIdPartition, offset: int | None = None, epochs: FetchEpochs = NO_EPOCHS

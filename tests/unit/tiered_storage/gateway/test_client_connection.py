@@ -14,6 +14,7 @@ from tiered_storage.gateway.client_connection import (
     MOST_WAITING,
     Change,
     ClientConnection,
+    Filled,
 )
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.kafka_wire.connections.apis import Api
@@ -450,3 +451,35 @@ def test_a_connection_that_is_over_gives_back_what_it_held() -> None:
         assert (joined.ends, joined.budget.used) == (1, 0)
 
     run(work)
+
+
+def test_a_client_over_its_quota_is_answered_and_then_muted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async def throttled(frame: memoryview) -> Filled:
+            return Filled([bytes(frame)], 0, 5000)
+
+        calls: list[tuple[float, Callable[[], None]]] = []
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "call_later", lambda delay, call: calls.append((delay, call)) or Timer())
+        joined = Joined(throttled)
+        joined.asks(1)
+        joined.answers(1)
+        while not joined.client.sent:
+            await asyncio.sleep(0)
+        joined.change = None
+        joined.asks(2)
+        assert joined.client.sent == joined.broker.sent == answer(1)
+        assert not joined.client.is_read
+
+        [(delay, unmute)] = calls
+        assert delay == 5
+        unmute()
+        assert joined.broker.sent == answer(1) + answer(2)
+        assert joined.client.is_read
+
+    run(work)
+
+
+class Timer:
+    def cancel(self) -> None:
+        pass

@@ -6,7 +6,7 @@ import pytest
 
 from tiered_storage import errors
 from tiered_storage.gateway.fetch_errors import ReadFailures, code_in_fetch, kafka_code, needs_a_person
-from tiered_storage.gateway.metrics import GatewayMetrics
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.kafka_wire.connections.error_codes import (
     FENCED_LEADER_EPOCH,
     KAFKA_STORAGE_ERROR,

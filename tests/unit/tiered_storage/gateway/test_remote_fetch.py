@@ -18,8 +18,9 @@ from support.transactions import data
 from tiered_storage.errors import OffsetOutOfRangeError, ReaderBusyError, RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.gateway.broker_questions import BrokerQuestions
 from tiered_storage.gateway.fetch_errors import ReadFailures
+from tiered_storage.gateway.limits.client_quotas import ClientName, ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.metrics import GatewayMetrics
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_fetch import RemoteFetch
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -102,6 +103,8 @@ class Consumer:
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     budget: MemoryBudget = field(default_factory=lambda: MemoryBudget(1 << 30))
     skips_missing: bool = False
+    rate: int | None = None
+    seconds: float = 0.0
 
     def new_fetch(self) -> RemoteFetch:
         partitions = RemotePartitions(cast(RemoteLogReader, self.remote), "a cluster", 1 << 20, self.budget)
@@ -114,6 +117,7 @@ class Consumer:
             self.metrics,
             failures,
             self.budget.account(),
+            ClientQuotas(self.rate, lambda: self.seconds),
             1000,
             skips_missing=self.skips_missing,
         )
@@ -129,6 +133,11 @@ class Consumer:
 
 
 async def filled(fetch: RemoteFetch, offset: int, *, committed: bool) -> PartitionEntry:
+    return (await throttled(fetch, offset, committed=committed))[1]
+
+
+async def throttled(fetch: RemoteFetch, offset: int, *, committed: bool = False) -> tuple[int, PartitionEntry]:
+    """The throttle time in ms, which is that for which the connection is muted, and the answer."""
     kio = load_payload_module(FETCH.key, VERSION, EntityType.response)
     partition = entity(
         kio.PartitionData,
@@ -145,10 +154,12 @@ async def filled(fetch: RemoteFetch, offset: int, *, committed: bool) -> Partiti
     request = FetchRequest(VERSION, -1, 1, 1, 1 << 20, committed, asked)
     layout = fetch.layout(frame, RequestHeader(FETCH, VERSION, 5, "", 0))
     assert fetch.is_concerned(request, layout)
-    pieces = (await fetch.fill(frame, request, layout, [])).pieces
-    content = memoryview(b"".join(pieces))
-    [found] = read_fetch(Cursor(content[9:]), VERSION).entries
-    return found
+    result = await fetch.fill(frame, request, layout, [], ClientName("", "consumer"))
+    content = memoryview(b"".join(result.pieces))
+    read = read_fetch(Cursor(content[9:]), VERSION)
+    [found] = read.entries
+    assert read.throttle_ms == result.mute_ms
+    return result.mute_ms, found
 
 
 def test_remote_records_come_with_the_brokers_offsets() -> None:
@@ -342,3 +353,31 @@ def test_after_remote_records_the_next_answer_needs_room_for_them() -> None:
         assert not fetch.needs_share()
 
     asyncio.run(work())
+
+
+def test_a_client_over_its_quota_gets_no_remote_records_until_its_debt_is_paid() -> None:
+    consumer = Consumer(rate=100)
+
+    async def work() -> None:
+        fetch = consumer.new_fetch()
+        mute_ms, first = await throttled(fetch, 50)
+        assert len(first.records) > 100
+        assert mute_ms == (len(first.records) - 100) * 10
+
+        again_ms, none = await throttled(fetch, 60)
+        assert (again_ms, none.error_code, len(none.records)) == (mute_ms, 0, 0)
+
+        consumer.seconds = mute_ms / 1000 + 1
+        assert len((await throttled(fetch, 60))[1].records) == len(first.records)
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+def test_a_client_within_its_quota_is_not_throttled() -> None:
+    consumer = Consumer(rate=1 << 20)
+
+    async def work() -> None:
+        mute_ms, found = await throttled(consumer.new_fetch(), 50)
+        assert (mute_ms, len(found.records) > 0) == (0, True)
+
+    asyncio.run(asyncio.wait_for(work(), 30))

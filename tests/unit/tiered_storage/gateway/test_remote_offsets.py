@@ -14,7 +14,7 @@ from tiered_storage.gateway.allowed_apis import LIST_OFFSETS, OFFSET_FOR_LEADER_
 from tiered_storage.gateway.broker_questions import BrokerQuestions
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.metrics import GatewayMetrics
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_offsets import RemoteOffsets
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry

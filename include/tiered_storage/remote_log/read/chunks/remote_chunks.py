@@ -52,12 +52,25 @@ class SegmentTransactions:
         return _OBJECT_BYTES + 200 * len(self.index.transactions)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AheadFetch:
     """A prefetch of a chunk; it takes `size` bytes of the prefetch budget of all readers."""
 
     shared: SharedFetch[CheckedChunk]
     size: int
+    was_cached: bool = False
+    is_read: bool = False
+
+
+@dataclass(slots=True)
+class ChunkCounts:
+    """What became of the chunks that reads wanted, and of those that were fetched ahead."""
+
+    hits: int = 0
+    """Chunks that were in memory already, fetched ahead or for another read."""
+    misses: int = 0
+    wasted_bytes: int = 0
+    """What was fetched ahead, and its read ended before it came there."""
 
 
 def _memory_of_indexes(indexes: RemoteIndexes) -> int:
@@ -83,6 +96,7 @@ class RemoteChunks:
         self._quota = quota
         self._ahead_left = ahead_bytes
         self._ahead_lock = threading.Lock()
+        self.counts = ChunkCounts()
         self._indexes: ChunkCache[RemoteIndexes] = ChunkCache(pool, index_bytes // 2, _memory_of_indexes)
         self._transactions: ChunkCache[SegmentTransactions] = ChunkCache(
             pool, index_bytes // 2, lambda each: each.memory
@@ -139,7 +153,9 @@ class RemoteChunks:
         Raises RemoteStorageError (also if its bytes are corrupt) and ReadRefusedError.
         """
         key = _key(segment, entry)
+        self._count(is_there=begun.shared.future.done() if begun is not None else self._chunks.known(key) is not None)
         if begun is not None:
+            begun.is_read = True
             try:
                 return await deadline.outcome(begun.shared.future, _named(entry))
             except TieredStorageError as error:
@@ -156,20 +172,32 @@ class RemoteChunks:
     def ahead(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> AheadFetch | None:
         """Begin to prefetch a chunk if there is room; the caller must `leave` the result."""
         key = _key(segment, entry)
-        if self._chunks.known(key) is None and (not self._pool.has_room() or self._quota.seconds_left()):
+        was_cached = self._chunks.known(key) is not None
+        if not was_cached and (not self._pool.has_room() or self._quota.seconds_left()):
             return None
         if not self._take_ahead(entry.length):
             return None
         try:
-            return AheadFetch(self._chunks.join(key, lambda: self._fetch_chunk(segment, entry)), entry.length)
+            shared = self._chunks.join(key, lambda: self._fetch_chunk(segment, entry))
+            return AheadFetch(shared, entry.length, was_cached)
         except ReaderBusyError:
             self._take_ahead(-entry.length)
             return None
 
     def leave(self, begun: AheadFetch) -> None:
         """Stop waiting for a prefetch."""
+        future = begun.shared.future
+        is_wasted = not (begun.is_read or begun.was_cached) and (future.running() or future.done())
         self._chunks.leave(begun.shared)
         self._take_ahead(-begun.size)
+        if is_wasted:
+            with self._ahead_lock:
+                self.counts.wasted_bytes += begun.size
+
+    def _count(self, *, is_there: bool) -> None:
+        with self._ahead_lock:
+            self.counts.hits += is_there
+            self.counts.misses += not is_there
 
     def _take_ahead(self, size: int) -> bool:
         with self._ahead_lock:

@@ -207,3 +207,20 @@ def test_read_ahead_is_released_however_a_read_ends(tmp_path: Path) -> None:
                     reading.close()
                     content.close()
             assert inner._chunks._ahead_left == 1000
+
+
+def test_what_was_fetched_ahead_for_nobody_is_counted(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.properties |= {"remote.log.reader.cache.memory.bytes": 0}
+    with a_reader(files, 20) as (_, reader):
+        counts = reader._reader.chunk_counts
+        assert list(reader.records(ORDERS_0, 0)) == records(0, 35)
+        assert (counts.wasted_bytes, counts.hits + counts.misses > 0) == (0, True)
+        # A fetch that no thread has begun is withdrawn, and costs nothing.
+        for _ in range(1000):
+            reading = reader.batches(ORDERS_0, 0)
+            next(reading)
+            reading.close()
+            if counts.wasted_bytes:
+                break
+        assert counts.wasted_bytes > 0

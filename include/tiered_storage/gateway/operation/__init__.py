@@ -1,0 +1,3 @@
+"""What shows operators how a gateway does: its metrics."""
+
+__all__ = ["metrics"]
