@@ -460,7 +460,12 @@ def test_a_client_over_its_quota_is_answered_and_then_muted(monkeypatch: pytest.
 
         calls: list[tuple[float, Callable[[], None]]] = []
         loop = asyncio.get_running_loop()
-        monkeypatch.setattr(loop, "call_later", lambda delay, call: calls.append((delay, call)) or Timer())
+
+        def call_later(delay: float, call: Callable[[], None]) -> Timer:
+            calls.append((delay, call))
+            return Timer()
+
+        monkeypatch.setattr(loop, "call_later", call_later)
         joined = Joined(throttled)
         joined.asks(1)
         joined.answers(1)
