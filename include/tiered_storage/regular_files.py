@@ -20,7 +20,7 @@ def open_regular(path: Path) -> BufferedReader:
     return BufferedReader(open_unbuffered(path))
 
 
-def open_unbuffered(path: Path) -> FileIO:
+def open_unbuffered(path: Path | str) -> FileIO:
     """Open `path` as open_regular does, without a buffer."""
     return FileIO(path, "rb", opener=regular_descriptor)
 

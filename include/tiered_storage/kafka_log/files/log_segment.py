@@ -36,6 +36,11 @@ class LogSegment:
     directory: Path
 
     @property
+    def log_location(self) -> str:
+        """The `.log` file as text: a plan names a hundred thousand, and a Path takes four times as long."""
+        return f"{self.directory}/{self.base_offset:020d}.log"
+
+    @property
     def log_path(self) -> Path:
         return self._path("log")
 

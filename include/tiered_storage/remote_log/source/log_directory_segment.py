@@ -79,7 +79,7 @@ class LogDirectorySegment:
 
     @property
     def name(self) -> str:
-        return str(self._files.log_path)
+        return self._files.log_location
 
     @property
     def log_name(self) -> str:
@@ -137,7 +137,7 @@ class LogDirectorySegment:
         return checksum
 
     def head(self) -> bytes:
-        with open_regular(self._files.log_path) as file:
+        with open_unbuffered(self._files.log_location) as file:
             return file.read(BATCH_OVERHEAD)
 
     def windows(

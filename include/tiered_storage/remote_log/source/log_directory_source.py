@@ -231,7 +231,7 @@ def local_segments(sizes: Sequence[tuple[LogSegment, int]]) -> tuple[LocalSegmen
     """Return all segments of a log, of which `sizes` has the files and their bytes, in order."""
     ends = [successor.base_offset - 1 for successor, _ in sizes[1:]]
     return tuple(
-        LocalSegment(file.base_offset, end, size, SegmentLocation(str(file.log_path)))
+        LocalSegment(file.base_offset, end, size, SegmentLocation(file.log_location))
         for (file, size), end in zip(sizes, [*ends, None], strict=True)
     )
 
