@@ -102,8 +102,8 @@ class ObjectRemoteStorageManager(ListableStorage):
 
     @property
     def has_own_clock(self) -> bool:
-        """See ListableStorage. A class derived from this one may give its objects any time."""
-        return type(self) is ObjectRemoteStorageManager and self._client.has_own_clock
+        """See ListableStorage."""
+        return self._client.has_own_clock
 
     def why_no_name(self, partition: TopicIdPartition) -> str | None:
         """See ListableStorage."""
