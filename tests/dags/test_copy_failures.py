@@ -120,7 +120,7 @@ def test_results_of_a_dying_spark_job_are_committed_and_the_next_run_copies_the_
     assert "Spark failed" in run.log
     for name in ("orders-1", "payments-0"):
         [error] = run.errors[f"commit_metadata[{name}]"]  # once: no second try could find a result
-        assert f"{name}: the copy left no result: its worker died" in str(error)
+        assert mentions(str(error), f"{name}: ", "no result", "worker")
     assert [site.finished(name) for name in ("orders-0", "orders-1", "payments-0")] == [[0, 10], [0], []]
     assert airflow.events_of(run)[0]["partitions"] == ["orders-0", "orders-1"]
 
@@ -147,7 +147,7 @@ def test_a_commit_is_tried_again_while_the_local_log_cannot_be_looked_at(
     run = airflow.run("copy_segments")
     assert run.state == "success"
     [error] = run.errors["commit_metadata[orders-0 to orders-1 (2 partitions)]"]
-    assert str(error) == "1 segments committed, but: orders-0: a broker has it"
+    assert mentions(str(error), "1 segments committed", "orders-0", "a broker has it")
     assert [site.finished(name) for name in ("orders-0", "orders-1")] == [[0, 10], [0]]
     assert airflow.events_of(run)[0]["partitions"] == ["orders-0", "orders-1"]
 
@@ -343,7 +343,7 @@ def test_a_partition_by_older_metadata_is_red_alone_and_all_others_are_copied(
         "announce": "success",
         "all_committed": "upstream_failed",
     }
-    assert "committed segments: 2, committed bytes: 2,402, partitions: 1" in run.log
+    assert mentions(run.log, "committed segments: 2,", "committed bytes: 2,402,", "partitions: 1")
 
 
 def test_partitions_that_could_not_be_begun_are_named_at_the_end_and_all_others_are_committed_and_announced(

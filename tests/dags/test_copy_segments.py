@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dags.airflow_runs import AirflowHome
+from support.command_line import mentions
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.model import SegmentState
 
@@ -50,7 +51,7 @@ def test_closed_segments_are_copied_committed_in_named_batches_and_announced_onc
         "spark.ui.showConsoleProgress": "false",
     }
     assert "segment_id" not in airflow.rendered(run)
-    assert "in total: 7 of 7 segments, 0.0 of 0.0 MB" in run.log
+    assert "7 of 7 segments" in run.log
 
 
 def test_a_dry_run_shows_the_plan_and_does_nothing_else(
@@ -61,8 +62,7 @@ def test_a_dry_run_shows_the_plan_and_does_nothing_else(
     run = airflow.run("copy_segments", {"dry_run": True, "topics": "orders"})
     assert run.state == "success"
     assert run.tasks == {"plan": "success", **dict.fromkeys(BEHIND_PLAN, "skipped")}
-    assert "due: orders-0 offsets 0 to 9, 1201 bytes" in run.log
-    assert "due: orders-0 offsets 10 to 19, 1201 bytes" in run.log
+    assert mentions(run.log, "orders-0 offsets 0 to 9, 1201 ", "orders-0 offsets 10 to 19, 1201 ")
     assert "payments-0" not in run.log
     assert spark.submitted == []
     assert airflow.events_of(run) == []
@@ -78,7 +78,7 @@ def test_all_later_tasks_are_skipped_if_nothing_is_due(
     first = airflow.run("copy_segments")
     assert first.state == "success"
     assert first.tasks["copy"] == "success"
-    assert "the leader epochs of 1 partitions are recorded" in first.log
+    assert "leader epochs of 1 partitions" in first.log
     run = airflow.run("copy_segments")
     assert run.state == "success"
     assert run.tasks == {"plan": "success", **dict.fromkeys(BEHIND_PLAN, "skipped")}
@@ -150,7 +150,7 @@ def test_a_run_leaves_to_another_one_what_that_holds_and_stays_green(
     assert (run.state, other.state) == ("success", "success")
     assert other.tasks["copy"] == "success"
     assert other.tasks["announce"] == "skipped"
-    assert f"orders-0: copy_segments/{run.run_id} works on it" in other.log
+    assert f"orders-0: copy_segments/{run.run_id} " in other.log
     assert airflow.events_of(other) == []
     assert len(airflow.events_of(run)) == 1
     assert len(spark.submitted) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dags.airflow_runs import AirflowHome
+from support.command_line import mentions
 from support.tiered_site import HOUR_MS, TIERED, TieredSite, partition, topic_id
 
 DELETABLE = {**TIERED, "remote.deletion.allowed": True, "retention.ms": -1}
@@ -21,11 +22,11 @@ def test_a_topic_is_deleted_once_its_name_was_confirmed_and_the_next_expiry_take
     shown = airflow.run("delete_topic", {"topic": "orders"})
     assert shown.state == "success", shown.messages
     assert shown.tasks == {"plan": "success", "mark_deleted": "skipped"}
-    assert "would be deleted: orders-0: 2 segments, 2402 bytes" in shown.log
+    assert "orders-0: 2 segments, 2402 bytes" in shown.log
     assert f"topic id: {topic_id('orders')}" in shown.log
     unconfirmed = airflow.run("delete_topic", {"topic": "orders", "dry_run": False, "confirmation": "order"})
     assert unconfirmed.state == "failed"
-    assert "nothing was deleted: the confirmation is 'order'" in unconfirmed.messages
+    assert mentions(unconfirmed.messages, "nothing was deleted", "confirmation", "'order'")
     assert [len(site.segments(name)) for name in ("orders-0", "orders-1", "payments-0")] == [2, 1, 1]
 
     done = airflow.run("delete_topic", {"topic": "orders", "dry_run": False, "confirmation": "orders"})
@@ -65,7 +66,7 @@ def test_records_before_an_offset_go_and_an_offset_beyond_the_log_is_refused(
     site.copy()
     shown = airflow.run("delete_records", {"topic": "orders", "partition": 0, "before": 20})
     assert shown.state == "success", shown.messages
-    assert "partition: orders-0, new log start: 20, segments: 2, bytes: 2,402" in shown.log
+    assert mentions(shown.log, "partition: orders-0,", "new log start: 20,", "segments: 2,", "bytes: 2,402")
     assert site.finished("orders-0") == [0, 10, 20]
     beyond = airflow.run("delete_records", {"topic": "orders", "partition": 0, "before": 1000, "dry_run": False})
     assert beyond.state == "failed"
@@ -109,4 +110,4 @@ def test_records_that_may_not_be_deleted_are_refused_by_the_plan(airflow: Airflo
         run = airflow.run("delete_records", form)
         assert run.state == "failed"
         assert list(run.errors) == ["plan"]
-        assert "remote deletion is not allowed" in run.messages
+        assert mentions(run.messages, "orders-0", "topics allow-deletion")

@@ -49,7 +49,7 @@ def test_a_run_exports_an_interval_and_a_second_one_changes_nothing(airflow: Air
     a_copied_topic(site)
     planned = airflow.run("export_topic", {**FORM, "dry_run": True})
     assert (planned.state, planned.tasks["export"]) == ("success", "skipped")
-    assert "orders-0: offsets 0 to 39 are copied" in planned.log
+    assert "orders-0: offsets 0 to 39 " in planned.log
     assert not (site.state / "exports").exists()
     run = airflow.run("export_topic", FORM)
     assert run.state == "success", run.messages

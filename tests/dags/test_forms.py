@@ -107,11 +107,15 @@ def test_partitions_and_a_limit_narrow_a_copy_and_its_summary_says_what_was_done
     run = airflow.run("copy_segments", {"topics": "orders", "partitions": "0,2-9", "max_segments": 4})
     assert run.state == "success", run.messages
     assert [site.finished(f"orders-{number}") for number in range(3)] == [[0, 10], [], [0, 10]]
-    assert "summary: due segments: 4, due bytes: 4,804, refused: 0, unreadable: 0" in run.log
-    assert (
-        "summary: begun segments: 4, committed segments: 4, committed bytes: 4,804, partitions: 2, "
-        "failed partitions: none"
-    ) in run.log
+    assert mentions(run.log, "due segments: 4,", "due bytes: 4,804,", "refused: 0,", "unreadable: 0")
+    assert mentions(
+        run.log,
+        "begun segments: 4,",
+        "committed segments: 4,",
+        "committed bytes: 4,804,",
+        "partitions: 2,",
+        "failed partitions: none",
+    )
     summaries = sorted(str(path.relative_to(site.state / "work")) for path in site.state.rglob("summary.json"))
     assert len(summaries) == 2  # those of the plan, and of the end
     assert all(summary in airflow.rendered(run) for summary in summaries)
@@ -179,7 +183,7 @@ def test_no_form_gives_rights_to_delete_nor_says_where_data_lives(
     run = airflow.run(dag_id, {"settings": {"topics": {"orders": deletable}, **elsewhere}})
 
     assert run.state == "failed"
-    assert "rlmm.config.url, remote.log.orphan.grace.ms and topics cannot be set" in run.messages
+    assert mentions(run.messages, *elsewhere, "topics", "cannot be set")
     assert "by 'tiered-storage topics'" in run.messages
     assert len(next(iter(run.errors.values()))) == 1  # no second try could mend it
     assert (site.local("orders-0"), site.finished("orders-0")) == ([0, 10, 20], [0, 10])

@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from dags.airflow_runs import AirflowHome
+from support.command_line import mentions
 from support.tiered_site import HOUR_MS, TIERED, TieredSite
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 
@@ -28,12 +29,12 @@ def test_missing_segments_are_copied_again_or_left_to_a_person_if_not_local(
     shown = airflow.run("repair_remote_log")
     assert shown.state == "success", shown.messages
     assert set(shown.tasks.values()) == {"success", "skipped"}
-    assert "copy again: orders-0 offsets 10 to 19" in shown.log
+    assert mentions(shown.log, "copy again: ", "orders-0 offsets 10 to 19")
     assert spark.submitted == []
 
     done = airflow.run("repair_remote_log", {"dry_run": False, "deep": True})
     assert done.state == "success", done.messages
-    assert "read in total: 2 of 3 segments" in done.log  # one has no bytes to read
+    assert "2 of 3 segments" in done.log  # one has no bytes to read
     [repaired] = site.state.rglob("repaired.jsonl")
     assert '"retired":[{' in repaired.read_text()
     assert [job.application.rpartition("/")[2] for job in spark.submitted] == ["copy_segments.py"]

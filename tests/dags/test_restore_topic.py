@@ -16,6 +16,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import XComArg
 
 from dags.airflow_runs import AirflowHome
+from support.command_line import mentions
 from support.tiered_site import CLUSTER_ID, FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, TieredSite, topic_id
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
@@ -57,12 +58,12 @@ def test_a_run_only_shows_the_plan_by_default(airflow: AirflowHome, site: Tiered
     planned = airflow.run("restore_topic", form)
     assert planned.state == "success"
     assert f"to restore into {target}" in planned.log
-    assert "to restore: orders-0, offsets 0 to 29: 3 segments" in planned.log
+    assert mentions(planned.log, "orders-0, offsets 0 to 29: ", "3 segments")
     assert not target.exists()
     done = airflow.run("restore_topic", {**form, "dry_run": False, "validation": "records"})
     assert done.state == "success", done.messages
     assert f"restored {target}/orders-1: offsets 0 to 9" in done.log
-    assert "restored in total: 4 of 4 segments" in done.log
+    assert "4 of 4 segments" in done.log
     [restored] = site.state.rglob("restored.jsonl")
     assert restored.read_text().count('"partition":"orders-') == 2
     with LocalLog.open(target / "orders-0") as log:
@@ -76,7 +77,7 @@ def test_a_wrong_id_fails_the_plan_and_makes_no_directory(airflow: AirflowHome, 
     target = a_lost_topic(site)
     run = airflow.run("restore_topic", {"topic": "orders", "as_topic_id": "7", "dry_run": False})
     assert (run.state, run.tasks["plan"]) == ("failed", "failed")
-    assert "'7' is no UUID as Kafka writes it" in run.messages
+    assert mentions(run.messages, "'7'", "UUID")
     assert not target.exists()
 
 
@@ -139,7 +140,7 @@ def test_a_run_that_names_a_path_a_host_or_a_file_is_refused_by_the_fields_name(
     secret.write_text("s3cr3t=1\n")
     run = airflow.run("restore_topic", {"topic": "orders", field: str(secret), "dry_run": False})
     assert run.state == "failed"
-    assert f"nothing was done: the form has no field {field}" in run.messages
+    assert mentions(run.messages, "nothing was done", f"no field {field}")
     assert "s3cr3t" not in run.log
     assert secret.read_text() == "s3cr3t=1\n"
     assert not target.exists()
@@ -150,7 +151,7 @@ def test_the_settings_that_a_form_gives_open_no_other_place(airflow: AirflowHome
     elsewhere = {"restore.directory": str(site.root / "mine"), "restore.connections": ["lab"]}
     run = airflow.run("restore_topic", {"topic": "orders", "settings": elsewhere, "dry_run": False})
     assert run.state == "failed"
-    assert "restore.directory and restore.connections cannot be set" in run.messages
+    assert mentions(run.messages, *elsewhere, "cannot be set")
     assert not (site.root / "mine").exists()
 
 
@@ -257,8 +258,8 @@ def test_a_form_takes_it_to_a_cluster_and_says_where_the_new_offsets_are(
     assert run.state == "success", run.messages
     target = ClusterTarget("kafka-1:9092", path, "again", {"sasl.username": "me"}, is_folder=True)
     assert asked == [target, Validation.SIZES, True]
-    assert "restored again-0: 28 records sent, 2 found, now offsets 0 to 29" in run.log
-    assert "its times are not kept" in run.log
+    assert mentions(run.log, "again-0: ", "28 records sent", "2 found", "offsets 0 to 29")
+    assert "times are not kept" in run.log
     assert f"offset map: {path}/again-offset-map.jsonl" in run.log
     asked.clear()
     site.configure({"orders": TIERED}, restore_connections=["lab"], work_url="s3://bucket/work")
@@ -322,7 +323,7 @@ def test_the_triggering_user_needs_the_right_to_read_the_topic(
         assert run.state == "success", run.messages
         return
     assert list(run.errors) == ["plan"]
-    assert f"nothing was done: {user} may not read topic 'orders'" in run.messages
+    assert mentions(run.messages, "nothing was done", f"{user} may not read", "'orders'")
     assert (file or "the setting read.service.rights.file") in run.messages
     assert f"users: {{{user}: {{read: [orders]}}}}" in run.messages
     assert not (site.state / "exports").exists()
@@ -340,7 +341,7 @@ def test_a_backfill_takes_nobody_elses_run_over_with_a_form_of_its_own(airflow: 
     [taken] = airflow.backfill("export_topic", *days, conf={**form, "isolation": "read_uncommitted"}, user="bob")
     assert taken.run_id == first.run_id
     assert list(taken.errors) == ["plan"]
-    assert f"a backfill has taken over the run {first.run_id}" in taken.messages
+    assert mentions(taken.messages, "backfill", first.run_id)
     assert sorted((site.state / "exports").rglob("*")) == exported
     [without] = airflow.backfill("export_topic", *days, conf={"topic": ""}, user="bob")
     assert (without.state, without.tasks["export"]) == ("success", "skipped")
@@ -362,4 +363,4 @@ def test_a_right_that_is_revoked_after_the_plan_stops_the_run(
     hour = {"from_time": str(FIRST_TIMESTAMP), "to_time": str(FIRST_TIMESTAMP + HOUR_MS)}
     run = airflow.run(dag_id, {"topic": "orders", "dry_run": False, **hour}, user="alice")
     assert list(run.errors) == [task_id]
-    assert "alice may not read topic 'orders'" in run.messages
+    assert mentions(run.messages, "alice may not read", "'orders'")

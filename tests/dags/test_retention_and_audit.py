@@ -32,7 +32,7 @@ def test_local_retention_takes_now_and_partitions_from_each_event(
     ]
     dry = airflow.run_for_events("enforce_local_retention", events, {"dry_run": True})
     assert dry.state == "success"
-    assert "past local retention: orders-0 before offset 10: 1 segments, 1201 bytes" in dry.log
+    assert mentions(dry.log, "local retention: orders-0 before offset 10: ", "1 segments, 1201 bytes")
     assert site.local("orders-0") == [0, 10, 20, 30]
     for _ in range(2):  # once more changes nothing
         assert airflow.run_for_events("enforce_local_retention", events).state == "success"
@@ -55,7 +55,7 @@ def test_a_scheduled_run_deletes_no_more_local_segments_than_the_settings_say(
     bounded = airflow.run_for_events("enforce_local_retention", events)
 
     assert bounded.state == "success"
-    assert "this run deletes 1 of the 2 segments that are due; the next runs delete the others" in bounded.log
+    assert "1 of the 2 segments" in bounded.log
     assert sorted(site.local(name) for name in ("orders-0", "orders-1")) == [[10, 20], [20]]
     assert airflow.run_by_schedule("enforce_local_retention").state == "success"
     assert [site.local(name) for name in ("orders-0", "orders-1")] == [[20], [20]]
@@ -82,7 +82,7 @@ def test_local_retention_by_hand_looks_at_all_and_takes_nothing_where_deletion_i
     run = airflow.run("enforce_local_retention")
     assert run.state == "success"
     assert site.local("allowed-0") == [20]
-    assert "compared in both tiers, in total: 4 of 4 segments" in run.log
+    assert mentions(run.log, "compared in both tiers", "4 of 4 segments")
     assert site.local("forbidden-0") == [0, 10, 20]
     assert site.local("late-0") == [0, 10, 20]
     assert mentions(run.log, "late-0: offsets 0 to 9", "not yet remote")
@@ -117,7 +117,7 @@ def test_expiry_marks_and_deletes_and_tries_a_failed_deletion_again(
 
     dry = airflow.run("expire_remote_segments", {"dry_run": True})
     assert dry.tasks == {"plan": "success", "mark_deleted": "skipped", "delete": "skipped"}
-    assert "past retention: orders-0 before offset 20: 2 segments, 2402 bytes" in dry.log
+    assert mentions(dry.log, "past retention: orders-0 before offset 20: ", "2 segments, 2402 bytes")
     assert site.finished("orders-0") == [0, 10]
 
     delete = ObjectRemoteStorageManager.delete_segments
@@ -140,8 +140,7 @@ def test_expiry_marks_and_deletes_and_tries_a_failed_deletion_again(
     assert deleted == {"1": 1, "2": 1}  # by try
     summaries = [{path.parent.name for path in run.glob("*/summary.json")} for run in site.state.rglob("runs/expire*")]
     assert {"plan", "mark_deleted", "delete"} in summaries  # each task's figures stay beside those of the others
-    assert "deleted in total: 1 of 2 segments" in run.log
-    assert "deleted in total: 1 of 1 segments" in run.log
+    assert mentions(run.log, "1 of 2 segments", "1 of 1 segments")
     assert site.segments("orders-0") == []
     assert not list(site.state.rglob("orders-*/0/*.log"))
     assert site.finished("forbidden-0") == [0]
@@ -194,7 +193,7 @@ def test_the_audit_is_green_when_all_is_there_and_names_every_anomaly_without_a_
     clean = airflow.run("audit_remote_log", {"deep": True})
     assert clean.state == "success"
     assert "3 segments, 9 objects" in clean.log
-    assert "read in total: 3 of 3 segments" in clean.log
+    assert "3 of 3 segments" in clean.log
 
     missing, damaged, _ = sorted(site.state.rglob("orders-*/0/*.log"))
     missing.unlink()
@@ -251,5 +250,5 @@ def test_a_deep_audit_of_much_is_read_by_spark_and_one_that_loses_a_worker_is_re
     monkeypatch.setattr(AuditJob, "run_group", lambda *_: 0)
     lost = airflow.run("audit_remote_log", {"deep": True, "partitions": "0"})
     assert lost.state == "failed"
-    assert "2 segments or documents could not be read" in lost.messages
+    assert mentions(lost.messages, 2, "could not be read")
     assert len(lost.errors["audit"]) == 4  # a store that is away for a moment is no alarm

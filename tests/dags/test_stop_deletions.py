@@ -33,10 +33,10 @@ def test_while_deletions_are_stopped_nothing_is_deleted_and_runs_that_would_dele
     topics = {"orders": {**DELETABLE, "local.retention.bytes": 1, "retention.bytes": 1}}
     site.configure(topics, read_service_rights_file=str(rights(site)))
     site.copy()
-    stopped = airflow.run("stop_deletions", {"reason": "the audit looks odd"})
+    stopped = airflow.run("stop_deletions", {"reason": "it looks odd"})
     assert stopped.state == "success"
     assert "summary: deletions: stopped, by: " in stopped.log
-    assert "reason: the audit looks odd" in stopped.log
+    assert "reason: it looks odd" in stopped.log
     going = {
         "enforce_local_retention": "past local retention: orders-0 before offset 20: 2 segments",
         "expire_remote_segments": "past retention: orders-0 before offset 20: 2 segments",
@@ -45,17 +45,17 @@ def test_while_deletions_are_stopped_nothing_is_deleted_and_runs_that_would_dele
         shown = airflow.run(dag_id, {"dry_run": True})
         assert shown.state == "success", shown.messages
         assert line in shown.log
-        assert "nothing of this plan can be deleted now: " in shown.log
+        assert mentions(shown.log, "deleted now: ", "it looks odd", "stop-deletions --lift")
         run = airflow.run(dag_id)
         assert run.state == "failed"
         [error] = [each for of_task in run.errors.values() for each in of_task]  # no second try could mend it
-        assert "the audit looks odd" in str(error)
+        assert "it looks odd" in str(error)
     shown = airflow.run("delete_records", {"topic": "orders", "before": 10})
     assert shown.state == "success", shown.messages
-    assert "the audit looks odd" in shown.log
+    assert "it looks odd" in shown.log
     run = airflow.run("delete_records", {"topic": "orders", "before": 10, "dry_run": False})
     assert list(run.errors) == ["plan"]
-    assert "the audit looks odd" in run.messages
+    assert "it looks odd" in run.messages
     assert (site.local("orders-0"), site.finished("orders-0")) == ([0, 10, 20], [0, 10])
 
     lifted = airflow.run("stop_deletions", {"lift": True}, user="ada")

@@ -11,7 +11,7 @@ import yaml
 
 from dags.airflow_runs import AirflowHome
 from servers.real_kafka import RealKafka
-from support.command_line import run
+from support.command_line import mentions, run
 from support.metric_receivers import StatsdListener, collecting
 from support.records import varied_records
 from support.tiered_site import TIERED, TieredSite, partition
@@ -48,7 +48,7 @@ def test_a_run_keeps_metrics_and_a_point_of_history(airflow: AirflowHome, site: 
     site.configure({"orders": TIERED, "payments": TIERED})
     run = airflow.run("watch_remote_log")
     assert (run.state, run.tasks) == ("success", {"look": "success"})
-    assert "summary: topics: 2, partitions: 2, lag segments: 4" in run.log
+    assert mentions(run.log, "topics: 2,", "partitions: 2,", "lag segments: 4")
     with site.open() as remote_log:
         kept = latest_metrics(remote_log.work)
         [point] = lag_history(remote_log.work, wall_clock())
@@ -187,7 +187,7 @@ def test_a_run_is_red_for_offsets_that_contradict_each_other_and_names_the_parti
     assert run.state == "failed"
     [error] = run.errors["look"]
     named = "orders-0 (Ly >= Ry: local 0 to 20, stable to 20, remote 0 to 30)"
-    assert f"1 partitions have offsets that contradict each other: {named}" in str(error)
+    assert mentions(str(error), 1, named)
     with site.open() as remote_log:
         kept = latest_metrics(remote_log.work)
     assert kept is not None

@@ -425,9 +425,9 @@ def test_doctor_finds_the_directories_of_the_broker(site: LiveSite) -> None:
     found = site.run("doctor", "--json")
 
     shown = [row for row in found.rows if row["check"] == "broker.log.dirs"]
-    assert [(row["verdict"], row["message"]) for row in shown] == [
-        ("ok", f"{site.kafka.log_dir} is of broker 1, and can be read")
-    ]
+    [(verdict, message)] = [(row["verdict"], row["message"]) for row in shown]
+    assert verdict == "ok"
+    assert mentions(message, site.kafka.log_dir, "broker 1,")
 
 
 def _with_files(task: CopyTask, files: LeaderFiles) -> CopyTask:

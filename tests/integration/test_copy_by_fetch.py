@@ -103,7 +103,8 @@ def test_a_gap_is_an_error_until_somebody_decides(site: LiveSite) -> None:
     audit = site.run("audit", "--deep", "--json")
     assert audit.exit_code == 1
     [gap] = audit.rows
-    assert (gap["kind"], gap["message"]) == ("gap", f"offsets {end + 1} to {start - 1} are in no segment")
+    assert gap["kind"] == "gap"
+    assert f"offsets {end + 1} to {start - 1} " in gap["message"]
     assert read(site, Isolation.READ_UNCOMMITTED, start) == sent[start : rest[-1][1] + 1]
     with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
         [partition] = remote_log.segments.list_partitions()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from servers.real_kafka import RealKafka
+from support.command_line import mentions
 from support.kafka_clients import send
 from support.records import varied_records
 from tiered_storage_airflow.embedded.services import running_airflow
@@ -83,7 +84,7 @@ def test_the_demo_verifies_a_private_copy_of_the_directory_of_a_broker_that_was_
     assert done.returncode == 0, done.stdout + done.stderr
     assert fingerprint(log_dir) == before
     assert "__cluster_metadata-0 is left out" in done.stdout
-    assert "demo-of-a-broker-1: a transaction is open since offset 12000: offsets 12000 to 12049 are" in done.stdout
+    assert mentions(done.stdout, "demo-of-a-broker-1: ", "transaction", "offsets 12000 to 12049 ")
     for name in ("demo-of-a-broker-0", "demo-of-a-broker-1"):
         expired, remote, local = ranges(done.stdout, name)
         assert "none" not in (expired, remote, local)
@@ -98,4 +99,4 @@ def test_the_demo_refuses_what_is_no_log_directory(tmp_path: Path) -> None:
     done = run_demo(tmp_path / "demo", "--log-dir", str(tmp_path / "pictures"))
 
     assert done.returncode == 1
-    assert f"{tmp_path / 'pictures'} is no Kafka log directory" in done.stdout
+    assert mentions(done.stdout, tmp_path / "pictures", "Kafka log directory")

@@ -19,6 +19,7 @@ from support.command_line import CommandResult, mentions, run
 from support.records import varied_records
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.enabling.broker_limits import Origin
 
 SMALL_SEGMENTS = {"internal.segment.bytes": "16384"}
 LONG = {"segment.ms": str(1 << 60)}
@@ -113,7 +114,7 @@ def add_partitions(kafka: RealKafka, topic: str, count: int) -> None:
 
 def test_topics_and_partitions_that_come_later_are_copied_by_the_next_run(site: Site) -> None:
     client = site.kafka.client
-    assert "so far no topic in the cluster at" in site.done("topics", "enable", "unseen-.*").err
+    assert mentions(site.done("topics", "enable", "unseen-.*").err, "so far no topic")
     client.create_topic("later-a", 1, SMALL_SEGMENTS | LONG)
     client.create_topic("later-compacted", 1, {"cleanup.policy": "compact"})
     enabled = site.run("topics", "enable", "later-.*", "--json")
@@ -158,7 +159,7 @@ def test_topics_that_kafka_itself_tiers_are_left_alone_and_named(site: Site) -> 
     assert "remote.storage.enable=true" in refused.err
     enabled = site.done("topics", "enable", "kafkas.*")
 
-    assert "note: left alone: topic kafkas: Kafka itself tiers" in enabled.err
+    assert mentions(enabled.err, "note: left alone: topic kafkas: ", "Kafka itself tiers")
     assert {row["topic"]: row["remote.storage.enable"] for row in enabled.rows} == {"kafkas": False, "kafkas-not": True}
     assert "Kafka itself tiers kafkas" in site.listed("kafkas")[0]["problem"]
     result = site.done("copy")
@@ -186,7 +187,7 @@ def test_a_retention_that_a_days_outage_would_eat_is_refused_and_alarmed(site: S
     alarmed = site.run("copy", "--json")
     assert alarmed.exit_code == 1
     assert {row["partition"] for row in alarmed.rows} == {f"{topic}-0"}, "it is copied all the same"
-    assert f"{topic}: its brokers delete records that are not copied yet" in alarmed.err
+    assert mentions(alarmed.err, f"{topic}: ", "not copied yet")
     assert "longer than 6.0 h" in alarmed.err
     assert [each["partition"] for each in site.run("plan", "--json").document["alarms"]] == [topic]
     replace(site, properties={"enable.min.retention.margin.ms": HOUR}).done("copy")
@@ -221,12 +222,12 @@ def test_the_list_says_whose_limits_hold_and_they_do(site: Site, topic: str) -> 
     assert (row["retention.ms"], row["retention.bytes"], row["local.retention.ms"]) == (1 << 50, -1, HOUR)
     assert (row["segment.bytes"], row["segment.ms"]) == (16384, 1 << 60)
     assert {name: row["origins"][name] for name in ("retention.ms", "retention.bytes", "local.retention.ms")} == {
-        "retention.ms": "the topic's, at the brokers",
-        "retention.bytes": "the brokers' default",
-        "local.retention.ms": "ours, for all topics",
+        "retention.ms": Origin.BROKERS_TOPIC,
+        "retention.bytes": Origin.BROKERS_DEFAULT,
+        "local.retention.ms": Origin.ALL_TOPICS,
     }
-    assert row["origins"]["segment.bytes"] == "the topic's, at the brokers"
-    assert "the topic's, at the brokers: retention.ms" in " ".join(site.run("topics", "list").out.split())
+    assert row["origins"]["segment.bytes"] == Origin.BROKERS_TOPIC
+    assert f"{Origin.BROKERS_TOPIC}: retention.ms" in " ".join(site.run("topics", "list").out.split())
     kept = site.remote(topic)
     site.done("expire")
     assert site.remote(topic) == kept, "records are years old, and the brokers' topic keeps them"
@@ -234,7 +235,7 @@ def test_the_list_says_whose_limits_hold_and_they_do(site: Site, topic: str) -> 
     site.done("topics", "set", topic, f"retention.ms={2 * HOUR}", "segment.ms=1000")
     [row] = site.listed(topic)
     assert (row["retention.ms"], row["segment.ms"]) == (2 * HOUR, 1000)
-    assert row["origins"]["retention.ms"] == row["origins"]["segment.ms"] == "ours, for the topic"
+    assert row["origins"]["retention.ms"] == row["origins"]["segment.ms"] == Origin.TOPIC
     assert site.copied() == {f"{topic}-0"}, "the tail is older than the topic's segment.ms"
     replace(site, properties={"remote.log.deletion.grace.ms": 0}).done("expire")
     assert {row["state"] for row in site.done("segments", "--topics", topic).rows} <= {"DELETE_SEGMENT_STARTED"}
@@ -261,15 +262,15 @@ def test_a_retention_that_is_lowered_at_the_brokers_expires_nothing_before_the_g
     site.done("expire")
     assert site.remote(topic) == kept > 0, "the records are years old, and the lower limit does not count yet"
     [row] = site.listed(topic)
-    assert (row["retention.ms"], row["origins"]["retention.ms"]) == (long, "the brokers', before they lowered it")
+    assert (row["retention.ms"], row["origins"]["retention.ms"]) == (long, Origin.HELD)
     assert f"{topic}: its brokers lowered retention.ms" in site.run("plan").err
-    assert "deletions go by the lower one after 20" in site.run("plan").err
+    assert "lower one after 20" in site.run("plan").err
 
     client.alter_topic(topic, {"retention.ms": str(long + 1)})
     site.done("copy")
     site.done("expire")
     [row] = site.listed(topic)
-    assert (row["retention.ms"], row["origins"]["retention.ms"]) == (long + 1, "the topic's, at the brokers")
+    assert (row["retention.ms"], row["origins"]["retention.ms"]) == (long + 1, Origin.BROKERS_TOPIC)
 
     client.alter_topic(topic, {"retention.ms": str(short)})
     soon = replace(
@@ -312,13 +313,13 @@ def test_a_copy_cuts_by_our_segment_bytes_in_place_of_the_brokers(site: Site, to
     site.done("topics", "set", topic, f"segment.bytes={1 << 20}")
 
     [row] = site.listed(topic)
-    assert (row["segment.bytes"], row["origins"]["segment.bytes"]) == (1 << 20, "ours, for the topic")
+    assert (row["segment.bytes"], row["origins"]["segment.bytes"]) == (1 << 20, Origin.TOPIC)
     [copied] = site.done("copy").rows
     assert (1 << 20) - 16_384 < copied["bytes"] <= 1 << 20
 
     site.done("topics", "set", topic, "segment.bytes=")
     [row] = site.listed(topic)
-    assert (row["segment.bytes"], row["origins"]["segment.bytes"]) == (16_384, "the topic's, at the brokers")
+    assert (row["segment.bytes"], row["origins"]["segment.bytes"]) == (16_384, Origin.BROKERS_TOPIC)
     rows = site.done("copy").rows
     assert len(rows) > 5
     assert max(each["bytes"] for each in rows) <= 16_384
@@ -371,12 +372,12 @@ def test_a_topic_out_of_sight_is_reported_and_not_deleted(site: Site, topic: str
     delete_topic(site.kafka, topic)
 
     result = site.done("copy")
-    assert f"note: {topic}: the cluster no longer shows the topic" in result.err
+    assert mentions(result.err, f"note: {topic}: ", "no longer shows")
     replace(site, properties={"remote.log.replaced.topic.grace.ms": 0}).done("expire")
 
     assert site.remote(topic) == kept > 0
-    assert "the cluster no longer shows the topic" in site.listed(topic)[0]["problem"]
-    assert site.listed(topic)[0]["origins"]["retention.ms"] == "unknown: the brokers do not show the topic"
+    assert "no longer shows" in site.listed(topic)[0]["problem"]
+    assert site.listed(topic)[0]["origins"]["retention.ms"] == Origin.UNKNOWN
 
 
 def test_an_old_incarnation_is_deleted_after_the_grace_time_where_that_is_allowed(site: Site, topic: str) -> None:
@@ -392,8 +393,7 @@ def test_an_old_incarnation_is_deleted_after_the_grace_time_where_that_is_allowe
     site.done("topics", "enable", topic)
 
     result = site.done("copy")
-    assert f"({old}) was deleted, and created again ({new})" in result.err
-    assert "remote deletion is not allowed" in result.err
+    assert mentions(result.err, f"({old}) was deleted", f"({new})", "deletion is not allowed")
     replace(site, properties=now).done("expire")
     assert site.incarnations(topic) == {old, new}, "nothing is deleted that is not allowed"
 
@@ -436,7 +436,7 @@ def test_advice_counts_what_a_cluster_has_and_what_has_a_price(site: Site, topic
     assert advised["transfer_a_month"] == pytest.approx(2 * 30 * advised["daily_bytes"] / 10**9 * 0.5)
     assert result.document["estimated"] is None
     shown = site.run("topics", "advise", f"{topic}.*")
-    assert f"not counted, since no price is set: {', '.join(missing)}" in shown.err
+    assert mentions(shown.err, "not counted", ", ".join(missing))
     assert "assumed: a month has 30 days" in shown.err
     assert not site.listed(topic)[0]["remote.storage.enable"]
 

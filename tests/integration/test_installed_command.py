@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -51,7 +52,7 @@ def test_an_output_that_is_full_is_one_line(tmp_path: Path) -> None:
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
 
     assert ended.returncode != 0
-    assert "No space left on device" in ended.stderr
+    assert os.strerror(errno.ENOSPC) in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

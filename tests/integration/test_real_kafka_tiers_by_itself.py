@@ -9,7 +9,7 @@ import pytest
 
 from servers.kafka_programs import KafkaPrograms
 from servers.tiering_kafka import SMALL_SEGMENTS, TIERED, tiering_kafka
-from support.command_line import run_on
+from support.command_line import mentions, run_on
 from support.records import varied_records
 from support.remote_logs import ENABLED, RemoteLogFiles
 from tiered_storage.kafka_log.files.log_segment import list_segments
@@ -49,8 +49,7 @@ def test_the_topic_that_it_tiers_is_refused_and_the_other_is_copied(left: Path, 
     for ended in (planned, copied):
         said = " ".join((ended.out + ended.err).split())
         assert ended.exit_code == 1
-        assert f"Kafka itself tiers tiered-0: its first local offset is {first}" in said
-        assert "has offset 0 as its log start" in said
+        assert mentions(said, "tiers tiered-0: ", f"offset is {first}", "offset 0 ")
         assert "tiers plain-0" not in said
     stored = {path.parent.parent.name.rpartition("-")[0][:5] for path in files.objects(".log")}
     assert stored == {"plain"}
@@ -66,4 +65,4 @@ def test_without_its_checkpoint_nothing_is_taken_for_the_beginning(left: Path, t
 
     said = " ".join((planned.out + planned.err).split())
     assert planned.exit_code == 1
-    assert "Kafka itself may tier tiered-0" in said
+    assert "may tier tiered-0" in said

@@ -11,7 +11,7 @@ from crashes.crash_points import Crash, CrashPoint
 from crashes.programs import Programs, ProgramServer
 from servers.real_kafka import RealKafka
 from support.clocks import SharedClock
-from support.command_line import CommandResult, run_on
+from support.command_line import CommandResult, mentions, run_on
 from support.records import varied_records
 from support.remote_logs import (
     NOW,
@@ -231,9 +231,9 @@ def test_a_map_of_somebody_elses_records_is_found_out(
         assert restore(files, real_kafka, target, tmp_path).exit_code == 1
     real_kafka.client.produce(target, [Record(0, NOW, None, b"of somebody else")])
     result = restore(files, real_kafka, target, tmp_path)
-    assert "somebody else writes into it" in result.document["message"]
+    assert "somebody else writes" in result.document["message"]
     renamed = restore(files, real_kafka, target, tmp_path, "--from-offset", "1")
-    assert "is the map of another restore" in renamed.document["message"]
+    assert "map of another restore" in renamed.document["message"]
 
 
 def test_records_that_the_cluster_cannot_hold_are_refused(
@@ -242,14 +242,14 @@ def test_records_that_the_cluster_cannot_hold_are_refused(
     files, _ = written
     real_kafka.client.create_topic(f"{target}-narrow", 1)
     narrow = restore(files, real_kafka, f"{target}-narrow", tmp_path)
-    assert "has 1 partitions, and 2 are needed" in narrow.document["message"]
+    assert mentions(narrow.document["message"], "1 partitions", "2 are needed")
     absent = restore(files, real_kafka, f"{target}-absent", tmp_path)
-    assert f"has no topic {target}-absent: create it first" in absent.document["message"]
+    assert f"no topic {target}-absent: create" in absent.document["message"]
     assert not list(tmp_path.glob("map*"))
     real_kafka.client.create_topic(f"{target}-small", 2, {"max.message.bytes": "100"})
     small = restore(files, real_kafka, f"{target}-small", tmp_path)
     assert small.document["error"] == "TargetClusterError"
-    assert "the record of offset 0 was not accepted" in small.document["message"]
+    assert mentions(small.document["message"], "offset 0 ", "not accepted")
 
 
 def test_a_restore_reports_what_it_does_not_keep(

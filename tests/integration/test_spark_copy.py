@@ -20,7 +20,7 @@ from servers.aws_roles import Account, Role, role_arn, running_account
 from servers.hdfs import RealHdfs, write_hadoop_settings
 from servers.real_kafka import RealKafka
 from servers.s3_proxy import Asked, Refusal
-from support.command_line import run
+from support.command_line import mentions, run
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored
 from support.object_stores import OWN_STORE, S3Endpoint, localbucket_server
 from support.records import varied_records
@@ -106,7 +106,7 @@ def test_workers_load_a_store_of_ones_own_and_everything_works_on_it(spark_submi
     assert len(names) == 2
     assert not (site.state / "remote").exists()
     output = tiered_storage("doctor")
-    assert "own_store.SqliteStorage is your own class" in output
+    assert mentions(output, "own_store.SqliteStorage ", "your own class")
 
 
 @pytest.mark.nightly

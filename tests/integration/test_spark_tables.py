@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.command_line import mentions
 from support.key_rings import ring_file, ring_of_three
 from support.remote_logs import ENABLED, NOW, RemoteLogFiles, a_remote_log, copy
 from support.shown_secrets import holds, keys_as_text, process_list
@@ -139,11 +140,11 @@ def test_a_session_reads_the_store_and_what_was_exported(
     assert found["columns"] == ["value", "offset"]
     assert found["small"] > 5
     assert (found["limited"], found["within limit"]) == (2, 40), "as many as the session runs at once"
-    assert "nothing of topic 'payments' was ever copied" in found["unknown"]
+    assert mentions(found["unknown"], "topic 'payments'", "ever copied")
     assert "has no option topik" in found["mistyped"]
     assert dict(found["schema"])["timestamp"] == "timestamp"
     assert found["secret"] == [[offset, f"value {offset}".ljust(60, ".")] for offset in range(5, 20)]
-    assert "has no key third: put it back" in found["lost"]
+    assert "no key third" in found["lost"]
     keys = keys_as_text(files.root / "keys")
     assert any(b"pyspark.daemon" in arguments for arguments in shown)
     assert not any(holds(arguments, keys) for arguments in shown)

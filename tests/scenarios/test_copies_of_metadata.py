@@ -15,7 +15,7 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from support.command_line import CommandResult, run_on
+from support.command_line import CommandResult, mentions, run_on
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean, topic_id
 from tiered_storage.cli.main import LazyCommand, app
 from tiered_storage.clock import as_date
@@ -127,7 +127,7 @@ def test_a_copy_of_the_metadata_changes_nothing_though_it_comes_first(
 
     result = refused(test_system, *command)
 
-    assert "is a copy of the metadata" in result.err
+    assert mentions(result.err, "copy of the metadata", "metadata take-over")
     assert "rsm.config.url" in result.err
     assert set(site.objects()) == objects
     assert run_on(site, "expire").exit_code == 0
@@ -146,7 +146,7 @@ def test_the_same_disk_on_another_machine_is_a_copy_until_it_takes_over(
 
     result = refused(site, "expire")
 
-    assert "is a copy of the metadata" in result.err
+    assert mentions(result.err, "copy of the metadata", "metadata take-over")
     assert run_on(site, "segments").exit_code == 0
     assert run_on(site, "metadata", "take-over", "--yes").exit_code == 0
     assert run_on(site, "expire").exit_code == 0
@@ -197,7 +197,7 @@ def test_metadata_that_a_person_lets_take_over_lose_every_right(site: RemoteLogF
     remove_metadata(site)
     restored = run_on(site, "metadata", "restore", backup)
     assert restored.exit_code == 0
-    assert "note: the backup may lack " in restored.err
+    assert mentions(restored.err, "note: ", "metadata take-over", "rebuild-metadata")
     assert "'tiered-storage rebuild-metadata'" in restored.err
     assert "'tiered-storage metadata take-over'" in restored.err
     refused(site, "expire")
@@ -206,7 +206,7 @@ def test_metadata_that_a_person_lets_take_over_lose_every_right(site: RemoteLogF
     result = run_on(site, "metadata", "take-over", "--yes")
 
     assert result.exit_code == 0
-    assert "deletion is forbidden for every topic" in result.err
+    assert "topics allow-deletion" in result.err
     before = everything(site)
     assert run_on(site, "expire").exit_code == run_on(site, "retain").exit_code == 0
     assert everything(site) == before
@@ -360,7 +360,7 @@ def test_a_store_that_lost_its_marks_and_its_metadata_has_a_way_out(
     remove_metadata(site)
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     asked = refused(site, "rebuild-metadata")
-    assert "nothing in it names its metadata" in " ".join(asked.err.split())
+    assert mentions(" ".join(asked.err.split()), site.store, "metadata")
 
     assert run_on(site, "rebuild-metadata", "--yes").exit_code == 0
 
@@ -445,11 +445,11 @@ def test_a_rebuild_beside_live_metadata_asks_first(site: RemoteLogFiles, monkeyp
     result = run_on(site, "rebuild-metadata", "--into", other)
 
     assert result.exit_code == 1
-    assert f"remote_log_metadata.db last used it at {as_date(site.clock.now)}" in " ".join(result.err.split())
+    assert mentions(" ".join(result.err.split()), "remote_log_metadata.db", as_date(site.clock.now))
     assert not other.exists()
     assert run_on(site, "copy").exit_code == 0
     assert run_on(site, "rebuild-metadata", "--into", other, "--yes").exit_code == 0
-    assert "the metadata were made again from the store" in refused(site, "copy").err
+    assert mentions(refused(site, "copy").err, "remote_log_metadata.db", "made again")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\x00" * 64])

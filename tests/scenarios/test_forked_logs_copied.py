@@ -50,7 +50,7 @@ def test_no_record_of_a_fork_gets_lost_whatever_the_boundaries(
             failures = retain(remote_log)
 
             assert before <= local_values(there) | remote_values(remote_log)
-            assert all("is a fork of the log" in failure for failure in failures)
+            assert all(mentions(failure, "orders-0", "fork") for failure in failures)
         # The copied records are in both logs, so this one is trimmed whatever the fork has.
         with over(root, here, **{"remote.log.verify.before.trim": verifies}).open() as remote_log:
             assert retain(remote_log) == []
@@ -95,7 +95,7 @@ def test_the_command_line_names_the_fork_and_leaves_its_files(tmp_path: Path, ve
     assert "orders-0" in said
     assert mentions(said, "offset 20", "offsets 20 to 24", "CRC")
     assert "offsets 20 to 22" in said
-    assert "take it out of log.dirs" in said
+    assert "log.dirs" in said
     assert local_values(there) >= {value for value in before if value and value.startswith(b"there")}
 
 
@@ -109,9 +109,9 @@ def test_a_fork_is_not_copied_after_the_other_log(tmp_path: Path) -> None:
     done = run_on(files, "copy")
 
     assert planned.exit_code == 1
-    assert "is a fork of the log" in " ".join((planned.out + planned.err).split())
+    assert mentions(" ".join((planned.out + planned.err).split()), "orders-0", "fork")
     assert done.exit_code == 1
-    assert "is a fork of the log" in " ".join((done.out + done.err).split())
+    assert mentions(" ".join((done.out + done.err).split()), "orders-0", "fork")
     with files.open() as remote_log:
         assert segments_of(remote_log) == copied
 
@@ -161,7 +161,7 @@ def test_a_fork_is_not_copied_though_both_logs_end_alike_at_the_join(tmp_path: P
     ended = run_on(files, "copy")
 
     assert ended.exit_code == 1
-    assert "is a fork of the log" in everything_said([ended])
+    assert mentions(everything_said([ended]), "orders-0", "fork")
     with files.open() as remote_log:
         assert [one for one in segments_of(remote_log) if one.state is FINISHED] == copied
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import CommandResult, run_on
+from support.command_line import CommandResult, mentions, run_on
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, be_the_original
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
@@ -242,7 +242,7 @@ def test_a_take_over_names_who_loses_the_store(
 
     result = refused(site, "metadata", "take-over")
 
-    assert "the metadata were made again from the store" in " ".join(result.err.split())
+    assert mentions(" ".join(result.err.split()), "other.db", "made again")
 
 
 def test_a_take_over_of_an_unmounted_disk_asks_whether_it_is_mounted(
@@ -253,7 +253,7 @@ def test_a_take_over_of_an_unmounted_disk_asks_whether_it_is_mounted(
 
     result = refused(site, "metadata", "take-over")
 
-    assert "is the URL right, and the disk mounted?" in " ".join(result.err.split())
+    assert mentions(" ".join(result.err.split()), site.store, "disk mounted")
     elsewhere.rename(site.store)
     assert run_on(site, "expire").exit_code == 0
 
@@ -271,7 +271,7 @@ def test_metadata_do_not_take_over_a_store_that_holds_nothing_they_know(
 
     result = refused(site, "metadata", "take-over", "--yes")
 
-    assert "is the URL right, and the disk mounted?" in " ".join(result.err.split())
+    assert mentions(" ".join(result.err.split()), site.store, "disk mounted")
     assert not (site.store / "store.json").exists()
     shutil.rmtree(site.store, ignore_errors=True)
     elsewhere.rename(site.store)
@@ -347,7 +347,7 @@ def test_a_clone_that_sqlite_made_is_read_until_the_original_continues(site: Rem
 
     for command in WRITING:
         result = refused(clone, *command)
-        assert "is a copy of the metadata" in " ".join((result.err + result.out).split()), result
+        assert mentions(" ".join((result.err + result.out).split()), root, "copy of the metadata"), result
     assert run_on(clone, *READ).exit_code == 0
 
     renew(site)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import CommandResult, run_on
+from support.command_line import CommandResult, mentions, run_on
 from support.remote_logs import (
     ENABLED,
     RemoteLogFiles,
@@ -170,7 +170,7 @@ def test_outdated_metadata_accept_no_decision_but_a_stop(site: RemoteLogFiles) -
         refused(site, "topics", command, "orders")
     refused(site, "stop-deletions", "--lift")
     result = refused(site, "stop-deletions", "--reason", "legal hold")
-    assert "deletions are stopped in these metadata" in result.err
+    assert mentions(result.err, "deletions are stopped", "other metadata")
     refused(site, "topics", "allow-deletion", "orders")
     with site.open(outdated=True) as remote_log:
         assert remote_log.safety.stopped() is not None
@@ -213,7 +213,7 @@ def test_a_stop_holds_while_the_store_is_unreachable_and_is_recorded_there_later
     with forgotten(site):
         site.store.rename(site.root / "elsewhere")
         stop(site)
-        assert "the store could not be reached" in caplog.text
+        assert mentions(caplog.text, site.store, "could not be reached")
         (site.root / "elsewhere").rename(site.store)
         assert run_on(site, *command).exit_code == (command[0] in DELETING)
 
@@ -226,7 +226,7 @@ def test_the_next_deletion_records_an_unpublished_stop_and_lift_in_the_store(
     with forgotten(site):
         site.store.rename(site.root / "elsewhere")
         stop(site)
-        assert "the store could not be reached" in caplog.text
+        assert mentions(caplog.text, site.store, "could not be reached")
         (site.root / "elsewhere").rename(site.store)
         assert run_on(site, "expire").exit_code == 1
         assert run_on(site, "stop-deletions", "--lift").exit_code == 0
@@ -316,7 +316,7 @@ def test_old_metadata_report_no_offset_of_the_store_as_lost(site: RemoteLogFiles
         assert "never copied" not in result.err + result.out
     audited = run_on(site, "audit")
     assert audited.exit_code == 1
-    assert "metadata older than the store" in audited.out
+    assert "older than the store" in audited.out
     assert "gap" not in audited.out
     repaired = run_on(site, "repair")
     assert "give up" not in repaired.out + repaired.err

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import CommandResult, run_on
+from support.command_line import CommandResult, mentions, run_on
 from support.metadata_stores import DELETING, ManualClock, a_step
 from support.remote_logs import (
     ORDERS_0,
@@ -107,7 +107,7 @@ def test_offsets_that_the_store_lost_with_the_metadata_are_named(files: RemoteLo
     assert rebuilt.exit_code == 0
     [notice] = rebuilt.document["notices"]
     assert notice["partition"] == "orders-0"
-    assert f"offsets {10 * lost} to {10 * lost + 9} are in no segment" in notice["message"]
+    assert mentions(notice["message"], f"offsets {10 * lost} to {10 * lost + 9} ", "no segment")
 
 
 def test_a_store_without_any_segment_is_named(files: RemoteLogFiles) -> None:
@@ -119,7 +119,7 @@ def test_a_store_without_any_segment_is_named(files: RemoteLogFiles) -> None:
     rebuilt = run_on(files, "rebuild-metadata", "--yes")
 
     assert rebuilt.exit_code == 0
-    assert "the store holds no segment" in " ".join(rebuilt.err.split())
+    assert "no segment" in " ".join(rebuilt.err.split())
 
 
 # ------------------------------------------------------------------------------ 34: six kinds of anomaly, local or gone
@@ -208,7 +208,7 @@ def test_a_rebuild_reports_what_a_broken_manifest_lost_and_keeps_every_segment(f
     assert (rebuilt.exit_code, rebuilt.rows[0]["segments"]) == (1, 6)
     [trouble] = rebuilt.document["troubles"]
     assert trouble["partition"] == "orders-0"
-    assert "our log start, the lineage" in trouble["message"]
+    assert mentions(trouble["message"], "log start", "lineage")
     with files.open() as remote_log:
         assert offsets_read(remote_log, 0) == list(range(35))
 
@@ -239,7 +239,7 @@ def test_a_damaged_object_without_a_local_segment_is_reported_and_left(
     assert kind in kinds(run_on(files, "audit", "--deep", "--json"))
     left = run_on(files, "repair", "--deep", "--json")
     assert (left.exit_code, left.rows) == (1, [])
-    assert "offsets 10 to 19 are damaged in the store" in left.document["troubles"][0]["message"]
+    assert mentions(left.document["troubles"][0]["message"], "offsets 10 to 19 ", "damaged")
     assert {path: path.read_bytes() for path in files.objects()} == before
     with files.open() as remote_log:
         assert offsets_read(remote_log, 20) == list(range(20, 35))
@@ -268,7 +268,7 @@ def test_a_gap_is_filled_from_the_local_log_if_it_has_the_records(files: RemoteL
 
     left = run_on(files, "repair", "--json")
     assert (left.exit_code, left.rows) == (1, [])
-    assert "offsets 10 to 19 are in no segment" in left.document["troubles"][0]["message"]
+    assert mentions(left.document["troubles"][0]["message"], "offsets 10 to 19 ", "no segment")
 
 
 def test_leftovers_are_deleted_and_foreign_objects_stay(files: RemoteLogFiles) -> None:

@@ -185,7 +185,7 @@ def test_only_the_chosen_partitions_are_restored(files: RemoteLogFiles, target: 
     missing = restore(files, target, "--partitions", "0,7")
     [notice] = missing.document["notices"]
     assert notice["partition"] == "orders-7"
-    assert "neither the store nor the metadata" in notice["message"]
+    assert mentions(notice["message"], "store", "metadata")
 
 
 def test_a_topic_can_be_restored_under_another_name(files: RemoteLogFiles, target: Path) -> None:
@@ -332,7 +332,7 @@ def test_a_partitions_folder_with_anything_else_in_it_is_not_taken_over(
     (target / name).parent.mkdir(parents=True)
     (target / name).write_text("mine")
     result = restore(files, target)
-    assert "orders-0 already, with records or other files" in result.document["message"]
+    assert mentions(result.document["message"], target, "orders-0 already")
     assert (target / name).read_text() == "mine"
 
 
@@ -379,7 +379,7 @@ def test_an_invalid_topic_name_never_leads_outside_the_directory(
     before = sorted(files.root.rglob("*"))
     result = restore(files, target / "logs", "--as-topic", name, "--as-topic-id", random_uuid())
     assert result.document["error"] == "ConfigurationError"
-    assert "it is not a topic name" in result.document["message"]
+    assert mentions(result.document["message"], name, "topic name")
     assert not target.exists()
     assert [path for path in sorted(files.root.rglob("*")) if path.name != "settings.yaml"] == [
         path for path in before if path.name != "settings.yaml"
@@ -481,7 +481,7 @@ def test_records_that_may_be_aborted_in_a_gap_are_not_restored(files: RemoteLogF
         step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
         remote_log.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
     result = restore(files, target, "--allow-gaps")
-    assert "from offset 36 on may have been aborted" in result.document["message"]
+    assert mentions(result.document["message"], "offset 36 ", "aborted")
     assert "missing before offset 40" in result.document["message"]
     assert partitions_in(target) == []
     assert restore(files, target, "--from-offset", 40).exit_code == 0
@@ -697,7 +697,7 @@ def test_an_unfinished_restore_of_something_else_is_reported(
         restore(files, target)
     monkeypatch.undo()
     result = restore(files, target, "--partitions", "1")
-    assert "another restore did not finish here" in result.document["message"]
+    assert mentions(result.document["message"], target, "another restore")
     assert "orders-" not in result.document["message"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -73,5 +74,10 @@ def run_on(files: RemoteLogFiles, *arguments: object) -> CommandResult:
 
 
 def mentions(message: str | None, *words: object) -> bool:
-    """Whether a message has all of `words` (names, numbers, commands), in any sentence."""
-    return message is not None and all(str(word) in message for word in words)
+    """Whether a message has all of `words` (names, numbers, commands), in any sentence.
+
+    An int is no part of a longer number.
+    """
+    return message is not None and all(
+        re.search(rf"(?<!\d){word}(?!\d)", message) if isinstance(word, int) else str(word) in message for word in words
+    )

@@ -105,7 +105,7 @@ def test_a_plan_names_the_topics_that_it_leaves_out_since_they_are_paused(tmp_pa
 
     shown, document = run_on(files, "plan"), run_on(files, "plan", "--json").document
 
-    assert (shown.exit_code, "paused ('tiered-storage topics resume TOPIC'): orders\n" in shown.err) == (0, True)
+    assert shown.exit_code == 0 and mentions(shown.err, "paused", "topics resume", "orders\n")
     assert (document["rows"], document["paused"], document["not_enabled"]) == ([], ["orders"], [])
 
 
@@ -128,7 +128,7 @@ def test_a_plan_that_leaves_out_what_was_asked_for_says_what_and_fails(tmp_path:
     shown, result = run_on(files, "plan"), run_on(files, "plan", "--json")
 
     assert shown.exit_code == result.exit_code == 1
-    assert "refused: clicks: topic clicks has cleanup.policy=compact" in shown.err
+    assert mentions(shown.err, "refused", "clicks", "cleanup.policy=compact")
     assert "unreadable: views-0" in shown.err
     assert [row["partition"] for row in result.rows] == ["orders-0"]
     assert [finding["partition"] for finding in result.document["refused"]] == ["clicks"]
@@ -205,7 +205,7 @@ def test_a_copy_leaves_a_partition_that_another_run_holds_and_exits_with_1(tmp_p
     assert [row["partition"] for row in result.rows] == ["clicks-0"]
     [trouble] = result.document["troubles"]
     assert trouble["partition"] == "orders-0"
-    assert "another run works on it" in trouble["message"]
+    assert mentions(trouble["message"], "another run", "leases end")
 
 
 def test_a_copy_reaches_its_work_area_by_the_settings_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +373,7 @@ def test_expiry_leaves_what_is_held_and_does_not_show_it_as_ended(tmp_path: Path
     assert result.exit_code == 1
     assert result.rows == []
     assert [trouble["partition"] for trouble in result.document["troubles"]] == ["orders-0"]
-    assert "a copy run works on it" in result.err
+    assert mentions(result.err, "a copy run", "leases end")
     assert len(files.objects()) == 9
 
 
@@ -435,7 +435,7 @@ def test_a_selection_that_matches_nothing_is_reported(tmp_path: Path, command: s
     for chosen in (("--topics", "order"), ("--partitions", "1")):
         result = run_on(files, command, *chosen, "--json")
         assert (result.exit_code, result.document["error"]) == (1, "ConfigurationError")
-        assert "no partition of the local logs" in result.err
+        assert "topics list" in result.err
 
     everything, only_orders = run_on(files, command), run_on(files, command, "--topics", "orders")
     assert (everything.exit_code, everything.err) == (only_orders.exit_code, only_orders.err) == (0, "")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import run_on
+from support.command_line import mentions, run_on
 from support.remote_logs import ENABLED, SEGMENT_BYTES, RemoteLogFiles, a_copied_remote_log
 
 GRACE = 3_600_000
@@ -22,7 +22,7 @@ def files(tmp_path: Path) -> RemoteLogFiles:
 
 def test_expire_reports_what_waits_and_until_when(files: RemoteLogFiles) -> None:
     shown = run_on(files, "expire", "--dry-run")
-    assert re.search(rf"first run of expire after {DATE} deletes the objects", shown.err)
+    assert re.search(rf"expire after {DATE}.*remote\.log\.deletion\.grace\.ms.*undelete TOPIC", shown.err)
     done = run_on(files, "expire")
     assert done.exit_code == 0
     assert re.search(rf"orders-0 +2 +1\.8 kB +{DATE}", done.out)
@@ -47,7 +47,7 @@ def test_undelete_restores_expired_segments_and_warns_that_they_expire_again(fil
     assert done.document["rows"] == shown
     [row] = shown
     assert (row["partition"], row["log_start"], row["segments"], row["second_copies"]) == ("orders-0", 0, 2, 0)
-    assert "the next run of expire expires 2 segments" in done.err
+    assert mentions(done.err, "expire", "2 segments")
     assert run_on(files, "read", "orders", "0", "--offset", "0", "--max-records", "1").exit_code == 0
     assert run_on(files, "audit").exit_code == 0
 
@@ -64,7 +64,7 @@ def test_segments_that_a_person_deleted_are_undeleted(files: RemoteLogFiles, com
             assert run_on(files, "topics", "disable", "orders").exit_code == 0
         done = run_on(files, *command)
         assert done.exit_code == 0
-        assert "until then 'tiered-storage undelete orders' " in done.err
+        assert "'tiered-storage undelete orders'" in done.err
     assert run_on(files, "expire").exit_code == 0
     assert len(files.objects()) == 9
     assert run_on(files, "undelete", "orders").exit_code == 0
@@ -103,4 +103,5 @@ def test_an_object_that_is_gone_is_an_error(files: RemoteLogFiles) -> None:
     done = run_on(files, "undelete", "orders", "--json")
     assert done.exit_code == 1
     assert [row["segments"] for row in done.document["rows"]] == [1]
-    assert "offsets 0 to 9 cannot be brought back" in done.document["troubles"][0]["message"]
+    message = done.document["troubles"][0]["message"]
+    assert mentions(message, "offsets 0 to 9", f"{SEGMENT_BYTES} bytes")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import run_on
+from support.command_line import mentions, run_on
 from support.remote_logs import (
     NOW,
     SEGMENT_BYTES,
@@ -143,7 +143,7 @@ def test_later_than_everything_there_is_nothing_and_two_beginnings_are_refused(t
     assert (later.exit_code, later.out) == (0, "")
     assert (both.exit_code, no_time.exit_code) == (1, 1)
     assert "--offset and --time " in both.err
-    assert "--time: 'yesterday' is not a time" in no_time.err
+    assert "--time: 'yesterday'" in no_time.err
     for option in ("--time", "--max-records", "--offset"):
         assert run_on(files, "read", "orders", 0, option, "9" * 5000).exit_code in (1, 2)
 
@@ -175,7 +175,7 @@ def test_a_long_read_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monk
 
     result = run_on(files, "read", "orders", 0, "--end-offset", 35, "--json")
 
-    assert "read so far: 35 of 35 offsets (100 %)" in result.err
+    assert mentions(result.err, "35 of 35 offsets", "100 %")
     assert len(result.out.splitlines()) == 35
 
 
@@ -310,8 +310,7 @@ def test_an_audit_names_what_is_wrong_and_fails(tmp_path: Path) -> None:
     [row] = result.rows
     assert row["kind"] == "missing object"
     assert "younger than" in result.document["notices"][0]
-    assert "note: 1 unreferenced objects are younger" in shown.err
-    assert "note: 'tiered-storage repair --dry-run' shows " in shown.err
+    assert mentions(shown.err, "1 unreferenced objects", "repair --dry-run")
 
 
 def test_only_a_deep_audit_reads_every_byte(tmp_path: Path) -> None:

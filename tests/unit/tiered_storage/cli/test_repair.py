@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.command_line import run_on
+from support.command_line import mentions, run_on
 from support.remote_logs import SEGMENT_BYTES, a_copied_remote_log, flip_bit
 
 
@@ -49,7 +49,7 @@ def test_faults_left_to_a_person_are_reported_and_fail(tmp_path: Path) -> None:
     result = run_on(files, "repair", "--topics", "orders")
 
     assert result.exit_code == 1
-    assert "left to you: orders-0: offsets 10 to 19 are damaged in the store" in result.err
+    assert mentions(result.err, "left to you: orders-0", "offsets 10 to 19")
     assert "1 anomalies are left" in result.err
 
 

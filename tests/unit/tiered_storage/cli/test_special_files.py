@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import CommandResult, run, run_on
+from support.command_line import CommandResult, mentions, run, run_on
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, offsets_read
 
 MOST_SECONDS = 20
@@ -91,11 +91,10 @@ def test_files_that_a_person_names_are_refused_by_name(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": ENABLED})
     fifo = make_fifo(tmp_path / "fifo")
     message = f"{fifo}: cannot read the rights: it is no regular file"
-    assert (
-        f"{fifo}: cannot read the plan (it is no regular file)" in run_with(files, fifo, "retain", "--plan", fifo).err
-    )
+    refused = run_with(files, fifo, "retain", "--plan", fifo).err
+    assert mentions(refused, f"{fifo}: ", "plan", "regular file")
     with in_time(fifo):
-        assert ": it is no regular file" in run("plan", "--config", fifo).err
+        assert mentions(run("plan", "--config", fifo).err, fifo, "regular file")
     files.properties["read.service.rights.file"] = str(fifo)
     doctor = run_with(files, fifo, "doctor", "--json")
     assert (doctor.exit_code, message in doctor.out) == (1, True)
@@ -109,5 +108,5 @@ def test_a_lock_file_that_is_a_link_stops_a_trim_and_nothing_is_made_where_it_le
 
     trimmed = run_on(files, "retain")
 
-    assert (trimmed.exit_code, f"{lock} is a symbolic link to {elsewhere}" in trimmed.err) == (1, True), trimmed
+    assert trimmed.exit_code == 1 and mentions(trimmed.err, lock, "symbolic link", elsewhere), trimmed
     assert (elsewhere.exists(), files.local_starts()) == (False, [0, 10, 20, 30])

@@ -213,7 +213,7 @@ def test_a_topic_that_is_nowhere_is_refused_by_name(tmp_path: Path, command: str
     result = topics(files, command, "clicks", *(["retention.ms=5"] if command == "set" else []))
 
     assert result.exit_code == 1
-    assert "topic clicks is neither in log.dirs" in result.err
+    assert mentions(result.err, "topic clicks", "log.dirs", "topics list")
 
 
 def test_a_topic_whose_high_watermark_is_unknown_is_listed_with_the_reason_and_may_be_enabled(tmp_path: Path) -> None:
@@ -223,9 +223,7 @@ def test_a_topic_whose_high_watermark_is_unknown_is_listed_with_the_reason_and_m
 
     listed = row_of(topics(files, "list"))
     assert (listed["topic"], listed["partitions"]) == ("orders", 2)
-    assert listed["problem"].startswith(
-        f"2 of 2 partitions are left out: {files.partition_directory()}: its high water"
-    )
+    assert mentions(listed["problem"], "2 of 2 partitions", files.partition_directory(), "high watermark")
     assert "log.end.is.stable: true" in listed["problem"]
     assert topics(files, "enable", "orders").exit_code == 0
     planned = run_on(files, "plan")
@@ -295,7 +293,7 @@ def test_a_pattern_changes_all_topics_but_the_refused(tmp_path: Path) -> None:
     assert [(row["topic"], row["remote.storage.enable"]) for row in result.rows] == [
         ("clicks", True), ("orders", False), ("views", True),
     ]  # fmt: skip
-    assert "error: topic orders has cleanup.policy=compact" in result.err
+    assert mentions(result.err, "error: topic orders", "cleanup.policy=compact")
     assert "cleanup.policy=compact" in result.document["troubles"][0]["message"]
 
 
@@ -305,8 +303,8 @@ def test_a_pattern_whose_only_match_is_refused_enables_what_comes(tmp_path: Path
     enabled = topics(files, "enable", "orders.*")
 
     assert enabled.exit_code == 1
-    assert "error: topic orders has cleanup.policy=compact" in enabled.err
-    assert "note: topics that match orders.* are enabled as they appear" in enabled.err
+    assert mentions(enabled.err, "error: topic orders", "cleanup.policy=compact")
+    assert mentions(enabled.err, "note: ", "orders.*", "topics disable")
     with LogDirectoryWriter.open(files.log_directory, LOG_CONFIG) as writer:
         append_batches(writer.create_log("orders-a", 0, topic_id("orders-a"), LOG_CONFIG), 3)
     copied = run_on(files, "copy", "--json")

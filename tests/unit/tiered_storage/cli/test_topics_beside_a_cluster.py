@@ -113,7 +113,7 @@ def test_a_topic_that_the_cluster_does_not_show_names_the_cluster_and_the_right_
 
     assert refused.exit_code == 1
     place = f"the cluster at {site.cluster.address} (bootstrap.servers)"
-    assert mentions(refused.err, f"topic orders is neither in {place} nor", f"{GRANT} orders;", "topics list")
+    assert mentions(refused.err, "topic orders", place, f"{GRANT} orders;", "topics list")
     assert "log.dirs" not in refused.err
 
 
@@ -122,14 +122,14 @@ def test_a_name_that_is_nearly_one_of_the_clusters_is_taken_for_a_typo(site: Sit
 
     refused = site.topics("enable", "orders")
 
-    assert mentions(refused.err, "topic orders is neither in the cluster at", "Orders differs only in case")
+    assert mentions(refused.err, "topic orders", site.cluster.address, "Orders", "case")
 
 
 def test_a_pattern_for_topics_to_come_enables_them_in_a_cluster_that_has_none(site: Site) -> None:
     enabled = site.topics("enable", "coming-.*")
 
     assert (enabled.exit_code, enabled.rows) == (0, [])
-    assert mentions(enabled.err, "so far no topic in the cluster at", "expression coming-.*", f"{GRANT} NAME")
+    assert mentions(enabled.err, site.cluster.address, "expression coming-.*", f"{GRANT} NAME")
     assert mentions(enabled.document["notices"][0], "so far no topic")
     site.cluster.topics |= {"coming-a": {}, "others": {}}
     assert site.enabled() == {"coming-a"}
@@ -144,8 +144,6 @@ def test_a_topic_with_a_setting_that_is_no_number_is_named_and_the_others_are_li
     listed, refused = site.topics("list"), site.topics("enable", "orders")
 
     assert (listed.exit_code, [row["topic"] for row in listed.rows]) == (0, ["clicks"])
-    assert mentions(
-        listed.err, "orders-0: left out: its settings cannot be used", "topic orders", "segment.bytes='many'"
-    )
+    assert mentions(listed.err, "orders-0: left out", "topic orders", "segment.bytes='many'")
     assert refused.exit_code == 1
-    assert mentions(refused.err, "topic orders cannot be changed: its settings cannot be used", "segment.bytes='many'")
+    assert mentions(refused.err, "topic orders", "segment.bytes='many'")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from golden.earlier_versions import copy_generation
+from support.command_line import mentions
 from support.examinations import everything_in, examined
 from support.remote_logs import (
     ENABLED,
@@ -23,6 +24,7 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.offset_checkpoint import write_offset_checkpoint
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
 from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION, VERSION_TABLE
+from tiered_storage.remote_log.storage.documents.object_names import STORE_IDENTITY
 
 
 def database_of(files: RemoteLogFiles) -> Path:
@@ -45,8 +47,10 @@ def test_sound_metadata_are_as_they_must_be(tmp_path: Path) -> None:
     found = examined(files)
 
     assert (found.wrong(), found.notes()) == ([], [])
-    assert "store and metadata carry one another's UUID" in found.ok("pair")[0]
-    assert found.ok("topics") == ["copied are: orders | ", "may be deleted from locally: orders; remotely: orders | "]
+    assert len(found.ok("pair")) == 1
+    copied, deleted = found.ok("topics")
+    assert mentions(copied, "copied", "orders")
+    assert mentions(deleted, "locally: orders", "remotely: orders")
     assert found.ok("deletions") == ["nobody has stopped them | "]
     assert "found nothing" in found.ok("audit")[0]
     assert everything_in(files.root) == before
@@ -60,7 +64,7 @@ def test_a_lease_of_a_clock_that_was_ahead_is_found(tmp_path: Path) -> None:
             held_by(remote_log, "a run")
         assert len(examined(files).wrong("leases")) == seen
     [found] = examined(files).wrong("leases")
-    assert "orders-0: a run holds it until 20" in found
+    assert mentions(found, "orders-0", "a run", "leases end")
     assert "tiered-storage leases end" in found
 
 
@@ -71,7 +75,7 @@ def test_metadata_with_a_second_name_are_wrong(tmp_path: Path) -> None:
 
     [message] = examined(files).wrong("metadata")
 
-    assert f"{database_of(files)} is one file with 2 names (hard links)" in message
+    assert mentions(message, database_of(files), 2, "hard links")
     other.unlink()
     assert not examined(files).wrong("metadata")
 
@@ -84,7 +88,7 @@ def test_metadata_that_are_not_there_are_not_made(tmp_path: Path) -> None:
 
     assert found.wrong() == []
     assert f"{database_of(files)} does not exist yet" in " ".join(found.notes("metadata"))
-    assert "not bound to each other yet" in found.notes("pair")[0]
+    assert len(found.notes("pair")) == 1
     assert "copied are: orders" in found.ok("topics")[0]
     assert not database_of(files).exists()
 
@@ -95,7 +99,7 @@ def test_a_store_whose_metadata_are_gone_is_wrong(tmp_path: Path) -> None:
 
     [message] = examined(files).wrong()
 
-    assert "the store belongs to the metadata" in message
+    assert mentions(message, files.store, "metadata restore", "rebuild-metadata")
     assert "| set rlmm.config.url to them" in message
 
 
@@ -106,7 +110,7 @@ def test_a_store_of_other_metadata_is_wrong(tmp_path: Path) -> None:
 
     [message] = examined(files).wrong()
 
-    assert "the store belongs to the metadata" in message
+    assert mentions(message, files.store, "AAAAAAAAAAAAAAAAAAAAAA")
 
 
 def test_metadata_that_are_older_than_the_store_are_wrong(tmp_path: Path) -> None:
@@ -121,7 +125,7 @@ def test_metadata_that_are_older_than_the_store_are_wrong(tmp_path: Path) -> Non
 
     [message] = examined(files).wrong()
 
-    assert "(a copy run), and the metadata" in message
+    assert mentions(message, "(a copy run)", database_of(files))
     assert "older than the store" in message
     assert everything_in(files.root) == before
 
@@ -133,7 +137,7 @@ def test_a_store_that_was_emptied_is_wrong(tmp_path: Path) -> None:
 
     [message] = examined(files).wrong()
 
-    assert "is the URL right, and the disk mounted?" in message
+    assert mentions(message, files.store, STORE_IDENTITY)
 
 
 def test_a_damaged_database_is_wrong(tmp_path: Path) -> None:
@@ -144,7 +148,7 @@ def test_a_damaged_database_is_wrong(tmp_path: Path) -> None:
 
     [message] = examined(files).wrong()
 
-    assert "restore the file from its backup" in message
+    assert mentions(message, database_of(files), "backup")
 
 
 @pytest.mark.parametrize("content", [b"", b"text\n" * 2_000], ids=["empty", "text"])
@@ -165,7 +169,7 @@ def test_another_programs_database_is_wrong(tmp_path: Path) -> None:
 
     [message] = examined(files).wrong()
 
-    assert "is no metadata store of Remote Log" in message
+    assert mentions(message, database_of(files), "rlmm.config.url")
 
 
 def test_metadata_that_went_missing_beside_their_log_are_wrong(tmp_path: Path) -> None:
@@ -174,7 +178,7 @@ def test_metadata_that_went_missing_beside_their_log_are_wrong(tmp_path: Path) -
 
     [message] = examined(files).wrong()
 
-    assert "is missing, but remote_log_metadata.db-wal is there" in message
+    assert mentions(message, "missing", "remote_log_metadata.db-wal")
 
 
 def test_metadata_of_a_later_version_are_wrong(tmp_path: Path) -> None:
@@ -204,7 +208,7 @@ def test_metadata_that_are_locked_are_wrong(tmp_path: Path) -> None:
         found = examined(files)
         other.execute("ROLLBACK")
 
-    assert "another process held its lock for 10 ms" in found.wrong("metadata")[0]
+    assert mentions(found.wrong("metadata")[0], "lock", 10)
     assert len(found.ok("pair")) == 1
 
 
@@ -228,7 +232,7 @@ def test_a_compacted_topic_that_is_to_be_copied_is_wrong(tmp_path: Path) -> None
 
     [message] = examined(files).wrong()
 
-    assert "only cleanup.policy=delete can be tiered" in message
+    assert mentions(message, "topic orders", "cleanup.policy=compact", "cleanup.policy=delete")
 
 
 @pytest.mark.parametrize("has_metadata", [True, False])
@@ -255,7 +259,7 @@ def test_the_switch_that_stops_deletions_is_worth_a_note(tmp_path: Path) -> None
 
     [message] = examined(files).notes("deletions")
 
-    assert "all deletions are stopped, by somebody, at 2023-11-15 01:00:00 UTC: a wrong mount" in message
+    assert mentions(message, "somebody", "2023-11-15 01:00:00 UTC", "a wrong mount", "stop-deletions --lift")
 
 
 def test_failed_deletions_are_worth_a_note(tmp_path: Path) -> None:
@@ -267,7 +271,7 @@ def test_failed_deletions_are_worth_a_note(tmp_path: Path) -> None:
     *named, more = examined(files).notes("deletions")
 
     assert len(named) == 5
-    assert "could not be deleted, 1 times since 2023-11-14 22:13:20 UTC: refused" in named[0]
+    assert mentions(named[0], 1, "2023-11-14 22:13:20 UTC", "refused")
     assert "2 more segments" in more
 
 
@@ -281,7 +285,7 @@ def test_doctor_reports_what_the_last_audit_found(tmp_path: Path) -> None:
 
     [message] = examined(files).wrong()
 
-    assert "orders: the deep audit at 2023-11-14 22:13:20 UTC found 3 anomalies: 2 missing objects" in message
+    assert mentions(message, "orders", "2023-11-14 22:13:20 UTC", "3 anomalies", "2 missing objects")
 
 
 def test_a_store_that_lost_what_was_copied_is_wrong(tmp_path: Path) -> None:
@@ -291,7 +295,7 @@ def test_a_store_that_lost_what_was_copied_is_wrong(tmp_path: Path) -> None:
 
     [message] = examined(files).wrong()
 
-    assert message.startswith("orders-0: the store has lost what was copied: ")
+    assert mentions(message, "orders-0", files.store, "tiered-storage audit")
     assert "tiered-storage audit names all" in message
 
 
@@ -307,4 +311,4 @@ def test_metadata_that_lack_a_decision_are_wrong(tmp_path: Path) -> None:
 
     [message] = examined(files).wrong()
 
-    assert "(all deletions are stopped), and the metadata" in message
+    assert mentions(message, "deletions are stopped", database_of(files))

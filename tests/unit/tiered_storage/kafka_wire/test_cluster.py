@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from support.command_line import mentions
 from tiered_storage.errors import (
     ClusterRefusedError,
     ClusterUnreachableError,
@@ -266,14 +267,14 @@ def test_an_answer_about_other_partitions_is_malformed() -> None:
         patch.setattr(scripted, "listed", lambda *_: {"topics": ()})
         found = cluster.list_offsets({ZERO: -1}, seconds=0.2)[ZERO]
     assert isinstance(found, PartitionError)
-    assert "ListOffsets: the answer is about 0 partitions, not exactly the 1 asked for" in found.reason
+    assert mentions(found.reason, "ListOffsets", 0, 1)
 
 
 def test_an_epoch_after_the_one_asked_for_is_malformed() -> None:
     with served(Scripted()) as cluster:
         found = cluster.offsets_for_leader_epochs({ZERO: 2}, seconds=0.2)[ZERO]
     assert isinstance(found, PartitionError)
-    assert "OffsetForLeaderEpoch: orders-0: asked for epochs up to 2, it has 3" in found.reason
+    assert mentions(found.reason, "OffsetForLeaderEpoch: orders-0", "up to 2", "3")
 
 
 def test_an_offset_that_a_broker_cannot_look_up_is_refused_by_its_name() -> None:

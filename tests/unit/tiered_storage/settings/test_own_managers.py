@@ -58,7 +58,7 @@ def test_another_prefix_keeps_the_options_apart_from_ours(tmp_path: Path) -> Non
 def test_an_option_that_our_class_does_not_have_is_refused_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"line 1: rsm\.config\.regoin .*rsm\.config\.region"):
         load(tmp_path, "rsm.config.regoin: here\n")
-    with pytest.raises(ConfigurationError, match=r"rlmm\.config\.ulr .* did you mean rlmm\.config\.url"):
+    with pytest.raises(ConfigurationError, match=r"rlmm\.config\.ulr .*rlmm\.config\.url"):
         load(tmp_path, "rlmm.config.ulr: here\n")
 
 

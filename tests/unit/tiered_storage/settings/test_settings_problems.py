@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from support.command_line import mentions
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.settings.settings import Settings, load_settings
 
@@ -173,20 +174,19 @@ def test_a_url_that_cannot_be_meant_is_refused_with_the_reason(
 
 def test_http_needs_the_word_that_allows_it(refusal: Refusal, file: Path) -> None:
     message = refusal("rsm.config.endpoint: http://host:9000")
-    assert message == (
-        f"{file}, line 1: rsm.config.endpoint is http://host:9000: http needs rsm.config.allow.http: true"
-    )
+    assert mentions(message, f"{file}, line 1: rsm.config.endpoint is http://host:9000", "rsm.config.allow.http: true")
     allowed = load_settings(file, environ={}, overrides={"rsm.config.allow.http": True})
     assert allowed.rsm_config_endpoint == "http://host:9000"
 
 
 def test_more_local_than_in_total_is_refused(refusal: Refusal, file: Path) -> None:
-    assert refusal("log.retention.ms: 10\nlog.local.retention.ms: 11") == (
-        f"{file}, line 2: log.local.retention.ms is 11, more than log.retention.ms, 10: "
-        "what is local is part of the total"
+    assert _reads_as(
+        refusal("log.retention.ms: 10\nlog.local.retention.ms: 11"),
+        f"{file}, line 2: log.local.retention.ms is 11, *log.retention.ms, 10*",
     )
-    assert "log.local.retention.bytes is without limit (-1), more than log.retention.bytes, 5" in refusal(
-        "log.retention.bytes: 5\nlog.local.retention.bytes: -1"
+    assert _reads_as(
+        refusal("log.retention.bytes: 5\nlog.local.retention.bytes: -1"),
+        "*log.local.retention.bytes is *(-1), *log.retention.bytes, 5*",
     )
 
 
@@ -243,7 +243,7 @@ def test_a_wrong_property_of_a_topic_is_refused_likewise(
 
 def test_a_topic_at_odds_with_the_defaults_is_reported_by_its_own_line(refusal: Refusal, file: Path) -> None:
     message = refusal("topics:\n  orders:\n    retention.ms: 5\n  payments:\n    local.retention.ms: -1\n")
-    assert message.startswith(f"{file}, line 4: topic payments, with the defaults: local.retention.ms is ")
+    assert mentions(message, f"{file}, line 4: topic payments", "local.retention.ms is ")
 
 
 def test_a_name_that_no_topic_can_have_is_refused(refusal: Refusal) -> None:
@@ -256,13 +256,13 @@ def test_a_topic_may_be_named_like_a_property(file: Path) -> None:
 
 
 def test_a_name_that_is_there_twice_is_refused(refusal: Refusal, file: Path) -> None:
-    assert refusal("cluster.id: a\nlog.dirs: /a\ncluster.id: b") == (
-        f"{file}, line 3: cluster.id is set twice; first in line 1"
+    assert _reads_as(
+        refusal("cluster.id: a\nlog.dirs: /a\ncluster.id: b"), f"{file}, line 3: cluster.id is * twice*line 1"
     )
     assert _reads_as(
         refusal("topics:\n  orders:\n    retention.ms: 5\n    retention.ms: 5\n  orders: {}\n"),
-        f"2 *\n  {file}, line 4: topic orders: retention.ms is set twice; first in line 3\n"
-        f"  {file}, line 5: orders is set twice; first in line 2",
+        f"2 *\n  {file}, line 4: topic orders: retention.ms is * twice*line 3\n"
+        f"  {file}, line 5: orders is * twice*line 2",
     )
 
 
@@ -408,7 +408,7 @@ def test_whatever_a_parameter_holds_there_are_settings_or_a_refusal(name: str, v
     ],
 )
 def test_a_lag_of_more_than_local_retention_is_refused(refusal: Refusal, text: str) -> None:
-    assert _reads_as(refusal(text), "*remote.copy.lag.* is *, more than *local.retention.*")
+    assert _reads_as(refusal(text), "*remote.copy.lag.* is *, *local.retention.*")
 
 
 def test_a_quota_that_waits_as_long_as_what_is_stuck_is_refused(refusal: Refusal) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.command_line import mentions
 from support.tiered_site import CLUSTER_ID, RECORDS, TieredSite
 from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
@@ -88,7 +89,7 @@ def test_records_after_the_start_of_an_open_transaction_are_neither_copied_nor_e
 
     assert compare_all(private, site) == [Compared(0, end)]
     [notice] = private.notices
-    assert f"orders-0: a transaction is open since offset {end}: offsets {end} to {end + 5}" in notice
+    assert mentions(notice, "orders-0: ", "transaction", f"offsets {end} to {end + 5}")
 
 
 def test_a_transaction_that_has_ended_is_compared_without_its_marker(original: TieredSite) -> None:

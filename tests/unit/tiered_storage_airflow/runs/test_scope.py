@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from support.command_line import mentions
 from tiered_storage.settings.settings import Settings, load_settings
 from tiered_storage_airflow.forms.allowed_settings import BY_A_FORM
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
@@ -180,7 +181,7 @@ def test_a_form_sets_nothing_that_says_where_data_lives_or_what_is_deleted_but_a
         _properties(json.dumps({"copy.window.bytes": 65536, name: value}))
 
     message = str(refused.value)
-    assert f"settings: {name} cannot be set by a form" in message
+    assert mentions(message, f"settings: {name} ", "cannot be set")
     where = "tiered-storage topics" if name == "topics" else f"TIERED_STORAGE_{name.upper().replace('.', '_')}"
     assert where in message
     assert "the settings file" in message
@@ -192,7 +193,7 @@ def test_a_form_reports_all_that_it_may_not_set_and_no_value() -> None:
     with pytest.raises(AirflowFailException) as refused:
         _properties(json.dumps({"topics": {"x": {"deletion.allowed": True}}, "rlmm.config.url": "pg://me:secret@db"}))
 
-    assert "rlmm.config.url and topics cannot be set" in str(refused.value)
+    assert mentions(str(refused.value), "rlmm.config.url and topics", "cannot be set")
     assert "secret" not in str(refused.value)
 
 

@@ -119,9 +119,10 @@ def test_rows_are_one_document_for_machines(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_no_rows_are_an_empty_table(capsys: pytest.CaptureFixture[str]) -> None:
-    Output(as_json=False).rows("A title that is longer than the table", ("column",), [])
+    title = "A title that is longer than the table"
+    Output(as_json=False).rows(title, ("column",), [])
 
-    assert capsys.readouterr().out == "A title that is longer than the table\n\n none\n\n"
+    assert capsys.readouterr().out == f"{title}\n\n none\n\n"
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import run_on
+from support.command_line import mentions, run_on
 from support.remote_logs import SEGMENT_BYTES, a_remote_log, unsynced
 from tiered_storage.cli.common import progress as cli_progress
 from tiered_storage.cli.common.output import Output
@@ -80,5 +80,5 @@ def test_copy_shows_its_progress_and_a_total(tmp_path: Path, monkeypatch: pytest
     done = run_on(files, "copy")
 
     assert done.exit_code == 0
-    assert "copied so far: 0 of 3 segments, " in done.err
+    assert mentions(done.err, "0 of 3 segments")
     assert f"Copied: 3 segments, {3 * SEGMENT_BYTES / 1000:.1f} kB" in done.out

@@ -95,7 +95,8 @@ def test_a_file_that_went_away_is_no_damage(tmp_path: Path) -> None:
         if name != "partition.metadata":
             events = dumped(tmp_path / name)
             assert problems(events) == []
-    assert notes(dumped(tmp_path / NAMES[FileKind.LOG])) == ["the file was removed meanwhile"]
+    [note] = notes(dumped(tmp_path / NAMES[FileKind.LOG]))
+    assert "removed" in note
 
 
 def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:

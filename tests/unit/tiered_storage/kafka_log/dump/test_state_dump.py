@@ -47,7 +47,8 @@ def test_producers_of_a_snapshot_are_shown(tmp_path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:-1] + b"!")
     assert rows(dumped(path)) == []
-    assert problems(dumped(path)) == [(path.name, 6, "the checksum does not match")]
+    [(name, position, problem)] = problems(dumped(path))
+    assert (name, position, "checksum" in problem) == (path.name, 6, True)
 
 
 @pytest.mark.parametrize(

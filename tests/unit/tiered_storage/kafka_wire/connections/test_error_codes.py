@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
+from support.command_line import mentions
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, SourceClusterError
 from tiered_storage.kafka_wire.connections import error_codes
 from tiered_storage.kafka_wire.connections.apis import (
@@ -31,7 +32,7 @@ def test_after_every_error_that_names_a_new_leader_a_retry_may_succeed() -> None
 def test_a_code_of_a_later_kafka_is_shown_as_a_number() -> None:
     error = PartitionError("orders", 3, FETCH, 9999)
     assert not error.retriable
-    assert str(error) == "orders-3: Fetch failed with error 9999 (9999)"
+    assert mentions(str(error), "orders-3", "Fetch", "9999 (9999)")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_a_code_of_a_later_kafka_is_shown_as_a_number() -> None:
 )
 def test_a_missing_right_is_named(api: Api, right: str) -> None:
     error = PartitionError("orders", 3, api, error_codes.TOPIC_AUTHORIZATION_FAILED)
-    assert f"{api} needs the right {right} on the topic" in str(error)
+    assert mentions(str(error), api, f"right {right} ", "topic")
     assert f"--operation {right} --topic orders" in error.remedy
     assert type(error.as_exception()) is ClusterRefusedError
 

@@ -223,8 +223,7 @@ def test_an_index_that_is_not_true_is_reported_and_a_rebuilt_one_travels(
     assert fetched(outcome, storage, IndexKind.TRANSACTION) == true
     [message] = outcome.damages
     assert str(path) in message
-    assert "rebuilt from the log" in message
-    assert f"delete {aborting.offset_index_path} while the broker is stopped" in message
+    assert mentions(message, "rebuilt", "broker is stopped", aborting.offset_index_path)
 
 
 @pytest.mark.parametrize(("difference", "travels"), [(-3, -3), (1, 0), (100, 0)])
@@ -294,7 +293,7 @@ def test_an_index_of_a_segment_without_aborts_is_false(directory: Path, storage:
 
     assert fetched(outcome, storage, IndexKind.TRANSACTION) == b""
     [message] = outcome.damages
-    assert f"{first.transaction_index_path}: at byte 0: the file disagrees with its log" in message
+    assert mentions(message, f"{first.transaction_index_path}: at byte 0: ")
 
 
 @pytest.mark.parametrize(
@@ -310,7 +309,7 @@ def test_nothing_is_copied_if_the_aborts_are_unknown(
     message = refused(copied(aborting, storage), storage)
 
     assert str(aborting.transaction_index_path) in message
-    assert f"Restore it, or {snapshot}, from another replica" in message
+    assert mentions(message, snapshot, "another replica")
     assert f"before offset {aborting.base_offset}" in message
 
 
@@ -380,7 +379,7 @@ def test_the_abort_of_an_empty_transaction_needs_no_index(
     assert fetched(outcome, storage, IndexKind.TRANSACTION) == b""
     assert outcome.damages == ()
     [message] = outcome.notices
-    assert f"{fenced.transaction_index_path} is missing, though the segment has abort markers" in message
+    assert mentions(message, f"{fenced.transaction_index_path} is missing", "abort markers")
     assert "records from offset 20 on" in message
 
 
@@ -390,7 +389,7 @@ def test_a_missing_transaction_index_is_not_taken_for_empty_if_the_store_has_ear
     message = refused(copied(fenced, storage, readable_from=19), storage)
 
     assert mentions(message, "from 19 on", "aborted records")
-    assert "put an empty file in its place" in message
+    assert "empty file" in message
     fenced.transaction_index_path.touch()
     outcome = copied(fenced, storage, readable_from=19)
     assert outcome.failure is None
@@ -441,7 +440,7 @@ def followed(tmp_path: Path) -> LogSegment:
 def test_an_empty_index_says_that_nothing_was_aborted(
     followed: LogSegment, storage: ObjectRemoteStorageManager
 ) -> None:
-    assert "put an empty file in its place" in refused(copied(followed, storage), storage)
+    assert "empty file" in refused(copied(followed, storage), storage)
     followed.transaction_index_path.touch()
 
     outcome = copied(followed, storage)
@@ -462,8 +461,7 @@ def test_an_index_must_have_the_aborts_of_the_log(tmp_path: Path, storage: Objec
     outcome = copied(segment, ObjectRemoteStorageManager(LocalDirectory(tmp_path / "other")))
 
     assert outcome.failure is not None
-    assert "it lacks an abort that the log has" in outcome.failure.message
-    assert "it rebuilds the transaction index when it starts" in outcome.failure.message
+    assert mentions(outcome.failure.message, segment.transaction_index_path, "abort", "transaction index")
 
 
 @pytest.mark.parametrize("damage", [missing, empty, nonsense, torn, false_at(20)], ids=lambda damage: damage.__name__)
@@ -497,7 +495,7 @@ def test_a_snapshot_with_other_open_transactions_is_false(
 
     assert fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT) == true
     [message] = outcome.damages
-    assert f"{path}: at byte 0: the file disagrees with its log" in message
+    assert f"{path}: at byte 0: " in message
 
 
 @pytest.mark.parametrize("earlier", ["kept", "gone"])
@@ -515,7 +513,7 @@ def test_a_false_snapshot_before_the_segment_is_found_out(
     found = [fetched(outcome, storage, kind) for kind in (IndexKind.TRANSACTION, IndexKind.PRODUCER_SNAPSHOT)]
     assert found == true
     [message] = outcome.damages
-    assert f"{snapshot_before(aborting)}: the snapshot disagrees with its log" in message
+    assert mentions(message, f"{snapshot_before(aborting)}: ", "disagrees")
 
 
 def test_a_snapshot_is_believed_against_the_index(aborting: LogSegment, storage: ObjectRemoteStorageManager) -> None:
@@ -558,8 +556,7 @@ def test_a_snapshot_that_nobody_can_know_does_not_travel(
 
     assert fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT) == b""
     [message] = outcome.notices if damage is missing else outcome.damages
-    assert str(path) in message
-    assert "goes without a producer snapshot" in message
+    assert mentions(message, path, "without a producer snapshot")
 
 
 @settings(max_examples=USUAL_EXAMPLES // 2, deadline=None)

@@ -479,7 +479,7 @@ def test_segments_of_an_older_record_format_are_named_and_what_follows_them_wait
         said = " ".join((ended.out + ended.err).split())
         assert ended.exit_code == 1
         assert mentions(said, "offsets 0 to 19", "2 closed segments", "v0 or v1")
-        assert "2 closed segments after them wait" in said
+        assert "2 closed segments after" in said
         assert "kafka-delete-records those before 20" in said
     with files.open() as remote_log:
         plan = remote_log.plan_copy()
@@ -505,7 +505,7 @@ def test_a_segment_of_an_older_format_after_others_is_named_by_the_plan(tmp_path
         said = " ".join((ended.out + ended.err).split())
         assert ended.exit_code == 1
         assert mentions(said, "offsets 10 to 19", "1 closed segments", "v0 or v1")
-        assert "2 closed segments after them wait" in said
+        assert "2 closed segments after" in said
     with files.open() as remote_log:
         assert ranges(segments_of(remote_log)) == [(0, 9)]
 
@@ -527,8 +527,7 @@ def test_a_closed_log_that_may_not_be_read_is_named_by_the_plan(
 
         said = " ".join((ended.out + ended.err).split())
         assert ended.exit_code == 1
-        assert f"{shut} cannot be read: [Errno 13] Permission denied" in said
-        assert "2 closed segments after it wait" in said
+        assert mentions(said, shut, "[Errno 13]", "2 closed segments after")
     with files.open() as remote_log:
         assert ranges(segments_of(remote_log)) == [(0, 9)]
 
@@ -547,9 +546,7 @@ def test_a_topic_that_is_remote_is_not_copied_again_without_its_id(tmp_path: Pat
 
         said = " ".join((ended.out + ended.err).split())
         assert ended.exit_code == 1
-        assert f"{path} is missing" in said
-        assert f"under the id {topic_id('orders')}" in said
-        assert "again under the derived id" in said
+        assert mentions(said, f"{path} is missing", topic_id("orders"), "derived id")
         assert f"'topic_id: {topic_id('orders')}'" in said
     assert files.objects() == stored
 
@@ -704,14 +701,14 @@ def test_a_gap_is_an_error_until_somebody_decides_and_copied_over_an_alarm_once(
     gapped = plan_from(20)
     later = plan_from(20, copied=20)
 
-    lost = "the brokers deleted offsets 10 to 19 before they were copied: "
+    lost = "offsets 10 to 19"
     [refused] = undecided.unreadable
     assert mentions(refused.message, lost, "copy.over.gaps=true")
     assert (undecided.segments, undecided.alarms) == ((), ())
     assert set(due(gapped)) == {("orders-0", 20, 34)}
     [alarm] = gapped.alarms
     assert alarm in gapped.troubles
-    assert mentions(alarm.message, lost, "they are lost, and copies go on from offset 20 (copy.over.gaps)")
+    assert mentions(alarm.message, lost, "lost", "offset 20", "(copy.over.gaps)")
     assert (gapped.unreadable, gapped.notices) == ((), ())
     assert gapped.without([Finding("orders-0", "forked")]).alarms == ()
     # Where nothing is due yet, a person reads of it, and the run that copies on raises the alarm.

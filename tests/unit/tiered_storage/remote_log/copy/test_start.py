@@ -166,7 +166,7 @@ def test_a_partition_that_somebody_else_holds_is_left_to_them(tmp_path: Path) ->
     assert [str(task.metadata.topic_id_partition) for task in begun.tasks] == ["clicks-0"]
     [finding] = begun.left
     assert finding.partition == "orders-0"
-    assert "another run works on it" in finding.message
+    assert mentions(finding.message, "another run", "leases end")
 
 
 def test_the_retry_of_a_run_takes_over_from_its_dead_try(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_the_retry_of_a_run_takes_over_from_its_dead_try(tmp_path: Path) -> None
 
         late = remote_log.commit_copy(done(dead.tasks))
         assert late.committed == ()
-        assert "taken over by run 7 (lease 2)" in late.failures[0].message
+        assert "run 7 (lease 2)" in late.failures[0].message
         assert not late.retriable
         assert start_offsets(remote_log.commit_copy(done(retry.tasks)).committed) == [0, 10, 20]
 
@@ -286,9 +286,8 @@ def test_copies_after_a_failed_one_are_deleted_and_planned_again(tmp_path: Path)
         report = remote_log.commit_copy([first, failed(second), third])
 
         assert start_offsets(report.committed) == [0]
-        assert [(one.partition, one.message) for one in report.failures] == [
-            ("orders-0", "RemoteStorageError: the store is away")
-        ]
+        [failure] = report.failures
+        assert (failure.partition, failure.message.partition(": ")[0]) == ("orders-0", "RemoteStorageError")
         assert report.retriable
         assert not report.is_whole
         assert states_of(remote_log) == [(0, FINISHED), (10, DELETING), (20, DELETING)]
@@ -570,7 +569,7 @@ def test_a_commit_by_metadata_older_than_the_store_writes_nothing(tmp_path: Path
         report = remote_log.commit_copy(outcomes)
 
         assert (report.committed, report.retriable) == ((), False)
-        assert "lease 9 has written to the store" in report.failures[0].message
+        assert mentions(report.failures[0].message, "orders-0", "lease 9")
         assert remote_log.segments.log_start_offset(ORDERS_0) is None
 
 

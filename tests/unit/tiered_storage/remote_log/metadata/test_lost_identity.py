@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import CommandResult, run_on
+from support.command_line import CommandResult, mentions, run_on
 from support.remote_logs import (
     CLUSTER_ID,
     ENABLED,
@@ -70,9 +70,9 @@ def test_a_topic_that_is_remote_is_not_copied_again_under_another_cluster_id(
     ended = run_on(files, command)
 
     assert ended.exit_code == 1
-    assert f"topic orders ({topic_id('orders')}) under the cluster id {CLUSTER_ID}" in said(ended)
-    assert f"set cluster.id to {CLUSTER_ID}" in said(ended)
-    assert "a store and metadata of its own" in said(ended)
+    assert mentions(
+        said(ended), f"topic orders ({topic_id('orders')})", f"set cluster.id to {CLUSTER_ID}", "of its own"
+    )
     assert (files.objects(), files.local_starts()) == (stored, local)
 
     files.properties.pop("cluster.id", None)
@@ -208,5 +208,5 @@ def test_no_topic_of_a_cluster_is_begun_if_another_one_was_copied_so_far(
         return
     [refused] = plan.troubles
     assert (plan.is_empty, refused.partition) == (True, "clicks")
-    assert f"topic orders was copied from the cluster {CLUSTER_ID} so far" in refused.message
+    assert mentions(refused.message, "topic orders", CLUSTER_ID)
     assert "set cluster.id to another-cluster" in refused.message

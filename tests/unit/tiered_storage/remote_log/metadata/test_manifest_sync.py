@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.command_line import run_on
+from support.command_line import mentions, run_on
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,
@@ -239,7 +239,7 @@ def test_a_partition_of_which_the_store_knows_more_is_left_out_alone_and_named(t
         assert begun.left == ()
         [failed] = begun.failed
         assert failed.partition == "orders-0"
-        assert "OutdatedMetadataError: orders-0: lease 7 has written to the store" in failed.message
+        assert mentions(failed.message, "OutdatedMetadataError: orders-0", "lease 7")
         assert [segment.state.name for segment in segments_of(remote_log)] == ["COPY_SEGMENT_FINISHED"]
         assert remote_log.commit_copy(carry_out(remote_log, begun)).is_whole
 
@@ -272,7 +272,7 @@ def test_a_lease_lost_before_the_store_is_written_leaves_that_partition_alone(
         assert begun.failed == ()
         [left] = begun.left
         assert left.partition == "orders-0"
-        assert "taken over by another run" in left.message
+        assert "another run" in left.message
         assert [segment.state.name for segment in segments_of(remote_log)] == ["COPY_SEGMENT_FINISHED"]
         assert remote_log.commit_copy(carry_out(remote_log, begun)).is_whole
         known = document(remote_log)
@@ -298,9 +298,7 @@ def test_a_lease_that_is_lost_before_anything_is_written_leaves_that_partition_a
 
         assert [task.metadata.topic_id_partition for task in begun.tasks] == [CLICKS_0]
         assert begun.failed == ()
-        assert {(each.partition, "taken over by another run" in each.message) for each in begun.left} == {
-            ("orders-0", True)
-        }
+        assert {(each.partition, "another run" in each.message) for each in begun.left} == {("orders-0", True)}
         assert [segment.state.name for segment in segments_of(remote_log)] == ["COPY_SEGMENT_FINISHED"]
         assert remote_log.commit_copy(carry_out(remote_log, begun)).is_whole
 
@@ -327,9 +325,8 @@ def test_a_store_that_fails_for_one_partition_fails_that_one_and_for_all_the_run
         monkeypatch.setattr(PartitionManifests, "write", write)
         begun = begin(remote_log)
         assert [task.metadata.topic_id_partition for task in begun.tasks] == [CLICKS_0]
-        assert [(each.partition, each.message) for each in begun.failed] == [
-            ("orders-0", "RemoteStorageError: the store is away")
-        ]
+        [failed] = begun.failed
+        assert (failed.partition, failed.message.partition(": ")[0]) == ("orders-0", "RemoteStorageError")
         held_by(remote_log, "anybody")  # it was given back, or never taken
 
         away.append(CLICKS_0)
@@ -350,7 +347,7 @@ def test_the_command_line_copies_all_others_and_ends_with_1(two_due: RemoteLogFi
     done = run_on(two_due, "copy")
 
     assert done.exit_code == 1
-    assert "orders-0: lease 7 has written to the store" in done.err
+    assert mentions(done.err, "orders-0", "lease 7")
     with two_due.open() as remote_log:
         assert states_of(remote_log, CLICKS_0) == [(0, "COPY_SEGMENT_FINISHED"), (10, "COPY_SEGMENT_FINISHED")]
         assert states_of(remote_log) == [(0, "COPY_SEGMENT_FINISHED")]

@@ -57,7 +57,8 @@ def test_a_failed_look_is_shown_and_keeps_the_metrics_of_the_last_one() -> None:
     exporter = MetricsExporter(answers(many(2), MetadataUnavailableError("gone"), many(3)), 60, said.append)
     exporter.look()
     exporter.look()
-    assert said == ["no metrics were taken: gone"]
+    [message] = said
+    assert "gone" in message
     failed = scraped(exporter)
     assert (failed.value("remote_log_look_failed"), failed.value("remote_log_partitions", topic="topic-1")) == (1, 1)
     exporter.look()

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from support.command_line import mentions
 from support.remote_logs import (
     BATCH_BYTES,
     NOW,
@@ -109,7 +110,8 @@ def test_a_remote_end_after_the_stable_end_is_a_violation_with_its_name(tmp_path
     (files.log_directory / "replication-offset-checkpoint").write_text("0\n1\norders 0 20\n")
     [topic] = taken(files).topics
     assert topic.violating[OffsetRule.REMOTE_END] == 1
-    assert topic.troubles == ("orders-0: offsets violate Ly >= Ry",)
+    [trouble] = topic.troubles
+    assert mentions(trouble, "orders-0", OffsetRule.REMOTE_END.value)
 
 
 def test_a_log_directory_that_a_broker_holds_leaves_the_remote_metrics_and_no_lag(tmp_path: Path) -> None:
@@ -157,7 +159,8 @@ def test_records_deleted_locally_before_they_were_copied_are_missing(tmp_path: P
     (files.log_directory / "log-start-offset-checkpoint").write_text("0\n1\norders 0 50\n")
     found = only(taken(files))
     assert (found.offsets.local_start, found.offsets.missing) == (50, 20)
-    assert list(found.troubles) == ["20 offsets were deleted locally and never copied"]
+    [trouble] = found.troubles
+    assert mentions(trouble, "20 offsets", "never copied")
 
 
 def test_a_look_reads_the_age_of_a_segment_once_and_of_so_many_at_most(tmp_path: Path) -> None:

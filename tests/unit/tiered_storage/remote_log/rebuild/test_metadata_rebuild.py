@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.command_line import mentions
 from support.plain_reader import plain_reader
 from support.remote_logs import (
     CLUSTER_ID,
@@ -320,7 +321,7 @@ def test_a_segment_that_cannot_be_known_is_reported_and_hides_no_other(files: Re
     report = rebuilt(files)
 
     assert report.segments == 3
-    assert "from offset 10 on, cannot be rebuilt" in report.unreadable[0].message
+    assert mentions(report.unreadable[0].message, "offset 10 ", broken.stem.partition("-")[2])
     with files.open() as remote_log:
         assert ranges(segments_of(remote_log)) == [(0, 9), (20, 29)]
 
@@ -332,9 +333,7 @@ def test_a_damaged_copy_that_a_repair_ended_does_not_come_back(files: RemoteLogF
     report = rebuilt(files)
 
     [finding] = report.unreadable
-    assert (
-        f"segment {damaged.segment_id.id}, offsets 10 to 19, is one of several copies, and damaged" in finding.message
-    )
+    assert mentions(finding.message, damaged.segment_id.id, "offsets 10 to 19", "several copies")
     assert "marked for deletion" in finding.message
     assert report.segments == 4
     with files.open() as remote_log:
@@ -391,9 +390,9 @@ def test_a_broken_document_loses_no_segment_and_it_is_said_what_is_lost(files: R
     report = rebuilt(files)
 
     [finding] = report.unreadable
-    assert (finding.partition, "its document is corrupt" in finding.message) == ("orders-0", True)
-    assert ("the one before it, of lease 6, is used instead" in finding.message) is earlier
-    assert ("our log start, the lineage" in finding.message) is not earlier
+    assert finding.partition == "orders-0" and "corrupt" in finding.message
+    assert ("lease 6" in finding.message) is earlier
+    assert (mentions(finding.message, "log start", "lineage")) is not earlier
     with files.open() as remote_log:
         assert remote_log.segments.log_start_offset(ORDERS_0) == (10 if earlier else None)
         assert (
@@ -413,7 +412,7 @@ def test_a_document_that_is_gone_is_reported(files: RemoteLogFiles) -> None:
 
     assert report.unreadable == ()
     [finding] = report.notices
-    assert (finding.partition, finding.message.partition(":")[0]) == ("orders-0", "the store has no document of it")
+    assert finding.partition == "orders-0" and "no document" in finding.message
 
 
 def test_a_file_that_is_there_is_never_changed(files: RemoteLogFiles, tmp_path: Path) -> None:

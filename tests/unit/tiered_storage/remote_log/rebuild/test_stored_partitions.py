@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from support.command_line import mentions
 from support.remote_logs import ORDERS_0, RemoteLogFiles, a_copied_remote_log, flip_bit, ranges, segments_of
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.rebuild.stored_partitions import StoredPartition, stored_partitions
@@ -59,7 +60,7 @@ def test_a_segment_whose_manifest_cannot_be_trusted_is_reported_and_hides_no_oth
     assert len(found.finished) == 2
     [finding] = found.unreadable
     assert finding.partition == "orders-0"
-    assert "from offset 10 on, cannot be rebuilt" in finding.message
+    assert mentions(finding.message, "offset 10 ", broken.stem.partition("-")[2])
 
 
 def test_a_topic_id_of_two_names_is_refused_with_both(files: RemoteLogFiles) -> None:
@@ -68,7 +69,7 @@ def test_a_topic_id_of_two_names_is_refused_with_both(files: RemoteLogFiles) -> 
     (renamed / "1").mkdir(parents=True)
     (renamed / "1" / f"{0:020}-{'A' * 22}.log").write_bytes(b"")
 
-    with pytest.raises(ConfigurationError, match=r"(orders and sales|sales and orders)"):
+    with pytest.raises(ConfigurationError, match=r"(orders.*sales|sales.*orders)"):
         stored(files)
 
 

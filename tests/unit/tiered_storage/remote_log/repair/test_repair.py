@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.command_line import mentions
 from support.metadata_stores import ManualClock, a_step
 from support.remote_logs import (
     ENABLED,
@@ -131,7 +132,7 @@ def test_a_damaged_segment_that_nobody_has_any_more_is_left_to_a_person(
         plan = planned(remote_log)
 
         assert plan.is_empty
-        assert "offsets 10 to 19 are damaged in the store" in plan.advice[0].message
+        assert mentions(plan.advice[0].message, "offsets 10 to 19", "damaged")
         assert "restore the objects" in plan.advice[0].message
         report = repaired(remote_log, plan)
         assert (report.copied, report.retired, report.removed) == ((), (), ())
@@ -155,7 +156,8 @@ def test_a_gap_that_nobody_can_fill_is_left_to_a_person(files: RemoteLogFiles) -
         plan = planned(remote_log)
 
     assert plan.is_empty
-    assert [finding.message.partition(",")[0] for finding in plan.advice] == ["offsets 10 to 19 are in no segment"]
+    [advice] = plan.advice
+    assert mentions(advice.message, "offsets 10 to 19", "no segment")
 
 
 def test_nothing_is_copied_that_an_ordinary_run_will_copy(files: RemoteLogFiles) -> None:
@@ -224,7 +226,7 @@ def test_while_deletions_are_stopped_damaged_segments_are_copied_again_and_none_
 
         assert (ranges(report.copied), report.retired, report.notices) == ([(10, 19)], (), ())
         [failure] = report.failures
-        assert failure.message.startswith(f"{damaged.segment_id.id} stays as it is: somebody stopped all deletions")
+        assert mentions(failure.message, damaged.segment_id.id, "somebody", "looks wrong", "stop-deletions --lift")
         assert "looks wrong" in failure.message
         states = {segment.segment_id: segment.state for segment in segments_of(remote_log)}
         assert states[damaged.segment_id] is SegmentState.COPY_SEGMENT_FINISHED
@@ -276,7 +278,7 @@ def test_objects_of_replaced_segments_stay_without_the_right_to_delete(tmp_path:
         [notice] = repaired(remote_log).notices
 
     assert notice.partition == "orders-0"
-    assert "1 damaged segments were replaced; their objects stay" in notice.message
+    assert mentions(notice.message, "1 damaged segments", "allow-deletion")
 
 
 def test_whole_reads_of_a_repair_keep_within_the_rate_of_an_audit(
@@ -328,7 +330,7 @@ def test_a_damaged_segment_stays_where_its_copy_failed(files: RemoteLogFiles) ->
         report = remote_log.repairs.carry_out(plan, "repair", lambda _: CommitReport((), (), (), (), retriable=True))
 
         assert report.retired == ()
-        assert "holds all of its offsets" in report.failures[0].message
+        assert mentions(report.failures[0].message, plan.replaced[0].segment_id.id, "all of its offsets")
         assert states_of(remote_log) == [(start, "COPY_SEGMENT_FINISHED") for start in (0, 10, 20)]
 
 
@@ -343,7 +345,7 @@ def test_a_copy_that_only_looks_sound_ends_no_other(files: RemoteLogFiles) -> No
         report = repaired(remote_log, plan)
 
         assert report.retired == ()
-        assert f"{first.segment_id.id} stays as it is: {twin.segment_id.id}, which " in report.failures[0].message
+        assert mentions(report.failures[0].message, f"{first.segment_id.id} ", f"{twin.segment_id.id}, ")
         assert len(finished(segments_of(remote_log))) == 4
 
 
@@ -356,7 +358,7 @@ def test_a_segment_that_the_audit_named_stands_in_for_no_other(files: RemoteLogF
         report = repaired(remote_log, plan)
 
     assert report.retired == ()
-    assert "holds all of its offsets" in report.failures[0].message
+    assert mentions(report.failures[0].message, plan.replaced[0].segment_id.id, "all of its offsets")
 
 
 def test_no_segment_is_replaced_if_the_audit_could_not_name_all_anomalies(files: RemoteLogFiles) -> None:
@@ -366,7 +368,7 @@ def test_no_segment_is_replaced_if_the_audit_could_not_name_all_anomalies(files:
         plan = remote_log.repairs.plan(replace(found, omitted=1), EVERYTHING)
 
     assert plan.replaced == ()
-    assert "repair fewer topics at once" in plan.advice[-1].message
+    assert "fewer topics" in plan.advice[-1].message
     assert [planned.base_offset for planned in plan.copies.segments] == [10]
 
 
@@ -394,7 +396,7 @@ def test_a_partition_that_somebody_works_on_is_left_to_them(files: RemoteLogFile
         report = repaired(remote_log, plan)
 
     assert report.retired == ()
-    assert "another run works on it" in report.failures[0].message
+    assert mentions(report.failures[0].message, "another run", "leases end")
 
 
 def _objects(remote_log: RemoteLogManager) -> list[ListedObject]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import run_on
+from support.command_line import mentions, run_on
 from support.remote_logs import (
     ENABLED,
     RemoteLogFiles,
@@ -84,8 +84,8 @@ def test_copies_committed_after_the_backup_stay_and_are_reported(restored: Remot
     report = expire_twice(restored)
 
     assert report.deleted == ()
-    assert ["'tiered-storage repair' commits it" in each.message for each in report.failures] == [True] * 3
-    assert "nothing else holds offsets 0 to 9" in report.failures[0].message
+    assert ["'tiered-storage repair'" in each.message for each in report.failures] == [True] * 3
+    assert "offsets 0 to 9" in report.failures[0].message
     assert len(restored.objects()) == 9
     with restored.open() as remote_log:
         assert len(list(remote_log.safety.failures())) == 3
@@ -109,7 +109,7 @@ def test_an_orphan_below_our_log_start_is_deleted(restored: RemoteLogFiles) -> N
 
     report = expire_twice(restored)
     assert [segment.start_offset for segment in report.deleted] == [0]
-    assert "nothing else holds offsets 15 to 19" in report.failures[0].message
+    assert "offsets 15 to 19" in report.failures[0].message
 
 
 def test_nothing_is_deleted_of_a_partition_of_which_the_store_knows_later_segments(restored: RemoteLogFiles) -> None:
@@ -182,7 +182,7 @@ def test_a_second_copy_stays_where_the_finished_one_is_rotten(tmp_path: Path) ->
     [kept] = [path for path in first if path.exists()]
     assert kept.name[:20] == rotten.name[:20]
     assert [failure.partition for failure in report.failures] == ["orders-0"]
-    assert "what holds them is damaged (" in report.failures[0].message
+    assert "damaged (" in report.failures[0].message
     assert rotten.name in report.failures[0].message
     assert "'tiered-storage audit --deep'" in report.failures[0].message
 
@@ -203,9 +203,7 @@ def test_a_segment_that_lost_its_marker_stays_when_the_metadata_are_rebuilt(tmp_
     report = expire_twice(files)
 
     assert report.deleted == ()
-    assert "the store has all of it" in report.failures[0].message
-    assert "'tiered-storage repair' commits it" in report.failures[0].message
-    assert "nothing else holds offsets 0 to 9" in report.failures[0].message
+    assert mentions(report.failures[0].message, "all of it", "'tiered-storage repair'", "offsets 0 to 9")
     marker.write_bytes(content)
     remove_metadata(files)
     assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
@@ -246,14 +244,12 @@ def test_a_segment_of_which_only_the_data_are_left_stays_when_the_metadata_are_r
 
     assert report.deleted == ()
     [failure] = report.failures
-    assert "nothing else holds offsets 10 to " in failure.message
-    assert "restore what is missing or corrupt of " in failure.message
-    assert f"{data.stem}.* from a backup" in failure.message
+    assert mentions(failure.message, "offsets 10 to ", "missing or corrupt", f"{data.stem}.*", "backup")
     for options in (("--dry-run",), ()):
         result = run_on(files, "repair", "--json", *options)
         assert result.exit_code == 1
         [named] = [each["message"] for each in result.document["troubles"] if data.stem in each["message"]]
-        assert "nothing else holds offsets 10 to " in named
+        assert "offsets 10 to " in named
     assert expire_twice(files).deleted == ()
     assert data.read_bytes() == content
 

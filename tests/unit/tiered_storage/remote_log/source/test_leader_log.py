@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from contract.sources import log_directory_under_test
+from support.command_line import mentions
 from support.fake_cluster import FakeCluster, base_of, delta_of, path_of
 from support.remote_logs import NOW, ORDERS_0, cut
 from tiered_storage.kafka_log.files.log_segment import list_segments
@@ -74,8 +75,8 @@ def test_a_file_that_is_truncated_or_gone_is_named(leader: Leader) -> None:
     cut(first.log_path, 10)
     second.log_path.rename(f"{second.log_path}.deleted")
 
-    assert "was changed by broker 1" in str(log.why_changed(truncated))
-    assert "was deleted or moved by broker 1" in str(log.why_changed(gone))
+    assert mentions(str(log.why_changed(truncated)), first.log_path, "changed", "broker 1")
+    assert mentions(str(log.why_changed(gone)), second.log_path, "deleted", "broker 1")
     for message, path in ((log.why_changed(truncated), first), (log.why_changed(gone), second)):
         assert str(path.log_path) in str(message)
 

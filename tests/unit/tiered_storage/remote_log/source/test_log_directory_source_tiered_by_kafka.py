@@ -55,7 +55,7 @@ def test_plan_and_copy_refuse_the_topic_by_name(tmp_path: Path) -> None:
 
         assert ended.exit_code == 1
         assert mentions(said(ended), "Kafka itself tiers orders-0", "offset is 10")
-        assert f"{LOG_START_OFFSET_CHECKPOINT} has offset 0 as its log start" in said(ended)
+        assert mentions(said(ended), LOG_START_OFFSET_CHECKPOINT, "offset 0 ")
         assert "topics disable" in said(ended)
     assert files.objects() == []
 
@@ -110,7 +110,7 @@ def test_doctor_names_it(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics={})
     let_kafka_tier(files)
 
-    assert "orders-0 cannot be copied: Kafka itself tiers orders-0" in said(run("doctor", "--config", files.config))
+    assert "Kafka itself tiers orders-0" in said(run("doctor", "--config", files.config))
 
 
 def test_a_log_that_begins_above_0_is_refused_where_no_checkpoint_says_that_kafka_does_not_tier_it(
@@ -123,13 +123,13 @@ def test_a_log_that_begins_above_0_is_refused_where_no_checkpoint_says_that_kafk
     for command in ("plan", "copy", "topics enable orders"):
         ended = run_on(files, *command.split())
         assert ended.exit_code == 1
-        assert mentions(said(ended), "Kafka itself may tier orders-0", "offset is 10")
+        assert mentions(said(ended), "may tier orders-0", "offset is 10")
         assert f"{LOG_START_OFFSET_CHECKPOINT} is missing" in said(ended)
-    assert "orders-0 cannot be copied: Kafka itself may tier orders-0" in said(run("doctor", "--config", files.config))
+    assert "may tier orders-0" in said(run("doctor", "--config", files.config))
     assert files.objects() == []
 
     # A person's word, as the message names it.
-    assert "add the entry 'orders 0 10' to it" in said(run_on(files, "copy"))
+    assert "'orders 0 10'" in said(run_on(files, "copy"))
     (files.log_directory / LOG_START_OFFSET_CHECKPOINT).write_text("0\n1\norders 0 10\n")
     assert run_on(files, "copy").exit_code == 0
     assert len(files.objects(".log")) == 2
@@ -151,10 +151,9 @@ def test_a_log_above_0_that_the_checkpoint_does_not_name_is_refused_at_any_sign_
     for command in ("plan", "copy", "topics enable orders"):
         ended = run_on(files, *command.split())
         assert ended.exit_code == 1
-        assert mentions(said(ended), "Kafka itself may tier orders-0", "offset is 10")
-        assert "does not name it, but" in said(ended)
-        assert sign in said(ended)
-        assert "add the entry 'orders 0 10' to it" in said(ended)
+        assert mentions(
+            said(ended), "may tier orders-0", "offset is 10", LOG_START_OFFSET_CHECKPOINT, sign, "'orders 0 10'"
+        )
     assert files.objects() == []
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import run_on
+from support.command_line import mentions, run_on
 from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remote_log, a_remote_log, local_log
 from support.small_disks import bind_mount, fill, small_disk
 from tiered_storage.errors import InvalidLogDirectoryError, LogDirectoryLockedError
@@ -260,7 +260,7 @@ def test_a_segment_whose_log_is_a_link_is_not_trimmed(tmp_path: Path) -> None:
         LogDirectoryTrim().trim(ORDERS_0, seen(files)[:2], 20)
     for arguments in (["retain", "--dry-run"], ["retain"]):
         ended = run_on(files, *arguments)
-        assert (ended.exit_code, "10.log is a symbolic link to" in " ".join(ended.err.split())) == (1, True)
+        assert ended.exit_code == 1 and mentions(" ".join(ended.err.split()), "10.log", "symbolic link", real)
 
     assert (log.is_symlink(), real.stat().st_size > 0) == (True, True)
     assert files.local_starts() == [0, 10, 20, 30]
@@ -273,7 +273,7 @@ def test_retain_names_a_linked_partition_also_when_it_only_plans(tmp_path: Path)
         ended = run_on(files, *arguments)
 
         assert ended.exit_code == 1
-        assert "orders-0 is a symbolic link to" in " ".join((ended.out + ended.err).split())
+        assert mentions(" ".join((ended.out + ended.err).split()), files.partition_directory(), "symbolic link")
     assert files.local_starts() == [0, 10, 20, 30]
 
 

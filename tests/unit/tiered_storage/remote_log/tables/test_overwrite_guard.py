@@ -146,7 +146,7 @@ def test_no_more_are_named_than_somebody_reads() -> None:
     earlier = an_export(0, [(0, 1_000)])
     with pytest.raises(ConfigurationError) as raised:
         check(earlier, a_plan(0, [(each, each) for each in range(0, 1_000, 2)], 2_000, 2_000))
-    assert str(raised.value).count("missing in the remote log") == NAMED_AT_MOST
+    assert str(raised.value).count(" of partition ") == NAMED_AT_MOST
 
 
 def an_undecidable_plan(gap: tuple[int, int], begin: int, broken: Sequence[tuple[int, int]] = ()) -> TablePlan:
@@ -169,7 +169,7 @@ def test_no_record_of_a_transaction_is_lost_whose_end_was_missing_before() -> No
     with pytest.raises(ConfigurationError, match="13 to 14 of partition 3"):
         check(earlier, an_undecidable_plan((18, 24), 13))
     # Others have records between those of the transaction.
-    with pytest.raises(ConfigurationError, match=r"13 to 13 of partition 3 \(an object"):
+    with pytest.raises(ConfigurationError, match=r"13 to 13 .* 3 \(an object"):
         check(earlier, plan, letters(3, [(13, 13)]))
     with pytest.raises(ConfigurationError, match=r"13 to 13 of partition 3 \(missing"):
         check(earlier, an_undecidable_plan((20, 24), 12, [(13, 13)]))

@@ -304,9 +304,9 @@ def test_a_partition_on_its_way_out_is_left_out(remote_log: RemoteLogManager) ->
         if number:
             planned = plan(remote_log, TableQuery("orders"))
             assert {partition for partition, _, _ in ranges(planned)} == {0}
-            assert [(each.partition, each.message) for each in planned.notices] == [
-                ("orders-1", "left out: it is being deleted")
-            ]
+            [left_out] = planned.notices
+            assert left_out.partition == "orders-1"
+            assert "being deleted" in left_out.message
     with pytest.raises(ConfigurationError, match=r"orders.*deleted"):
         plan(remote_log, TableQuery("orders"))
 

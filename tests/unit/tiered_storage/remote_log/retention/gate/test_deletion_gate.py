@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.command_line import mentions
 from support.remote_logs import ENABLED, NOW, ORDERS_0, RemoteLogFiles, a_copied_remote_log
 from tiered_storage.clock import as_date
 from tiered_storage.errors import DeletionRefusedError, StoreMismatchError
@@ -66,7 +67,7 @@ def test_a_stop_goes_before_everything(remote_log: RemoteLogManager) -> None:
 
     gate = remote_log.deletions.gate
     assert set(refused(gate)) == set(DeletionKind)
-    assert "ada stopped all deletions at 2023-11-15 " in refused(gate)[LOCAL]
+    assert mentions(refused(gate)[LOCAL], "ada", "2023-11-15 ", "a wrong mount", "stop-deletions --lift")
     with pytest.raises(DeletionRefusedError, match="a wrong mount"):
         gate.ensure_running()
 
@@ -106,7 +107,7 @@ def test_an_audit_that_found_something_stops_trimming_alone(remote_log: RemoteLo
     remote_log.safety.put_verdict(verdict(2))
     why = refused(remote_log.deletions.gate)
     assert set(why) == {LOCAL}
-    assert "the last audit of topic orders" in why[LOCAL]
+    assert mentions(why[LOCAL], "audit", "topic orders")
     assert "2 things" in why[LOCAL]
 
     remote_log.safety.put_verdict(verdict(0, audited_at=2_000))
@@ -125,8 +126,8 @@ def test_a_store_whose_objects_nobody_knows_stops_every_kind(remote_log: RemoteL
 
     why = refused(remote_log.deletions.gate)
     assert set(why) == set(DeletionKind)
-    assert "500 of 1000 objects of the store" in why[LEFTOVER]
-    assert "the last audit of the store" in why[REMOTE]
+    assert "500 of 1000 objects" in why[LEFTOVER]
+    assert mentions(why[REMOTE], "audit of the store")
 
 
 @pytest.mark.parametrize(
@@ -166,13 +167,13 @@ def test_a_plan_leaves_out_what_an_audit_forbids_and_reports_it(tmp_path: Path) 
         remote_log.safety.put_verdict(verdict(1))
         plans, [finding] = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         assert plans == []
-        assert "the last audit of topic orders" in finding.message
+        assert mentions(finding.message, "audit", "topic orders")
         assert len(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0]) == 1
 
         remote_log.safety.put_verdict(store_verdict(500, 500, 1, 1_000, deep=False))
         expiries, [finding] = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
         assert expiries == []
-        assert "the last audit of the store" in finding.message
+        assert mentions(finding.message, "audit of the store")
 
 
 def test_a_verdict_that_comes_after_the_plan_is_obeyed(tmp_path: Path) -> None:
