@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import Any
 
 import httpx
 import psutil
@@ -38,6 +41,7 @@ from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, fetch_re
 TOPIC, LARGE = "gateway-limits", "gateway-limits-large"
 MOST_CONNECTIONS = 20
 LARGE_BYTES = 8 << 20
+SMALL = 1 << 20
 PIPELINED = 40
 FETCHES = 'remote_log_gateway_requests_total{api="Fetch"}'
 
@@ -77,11 +81,12 @@ def _answers(port: int) -> bool:
 
 def metric(site: LiveSite, name: str) -> float:
     """The sum of a metric over both processes."""
-    total = 0.0
-    for number in range(2):
-        shown = httpx.get(f"http://127.0.0.1:{site.properties['gateway.metrics.port'] + number}/metrics").text
-        total += sum(float(line.split()[-1]) for line in shown.splitlines() if line.startswith(name))
-    return total
+    return sum(metric_of(site, name, number) for number in range(2))
+
+
+def metric_of(site: LiveSite, name: str, number: int = 0) -> float:
+    shown = httpx.get(f"http://127.0.0.1:{site.properties['gateway.metrics.port'] + number}/metrics").text
+    return sum(float(line.split()[-1]) for line in shown.splitlines() if line.startswith(name))
 
 
 def test_two_processes_serve_one_port(site: LiveSite, gateway: RunningGateway, sent: list[Record]) -> None:
@@ -192,3 +197,40 @@ def _received(opened: socket.socket, size: int) -> bytes:
         assert piece
         content += piece
     return bytes(content)
+
+
+def ready(site: LiveSite, number: int = 0) -> dict[str, Any]:
+    """The answer of /ready of a process."""
+    answer = httpx.get(f"http://127.0.0.1:{site.properties['gateway.metrics.port'] + number}/ready")
+    found: dict[str, Any] = answer.json()
+    assert (answer.status_code == 200) == (found["status"] == "ready")
+    return found
+
+
+def test_both_processes_are_alive_and_ready(site: LiveSite, gateway: RunningGateway) -> None:
+    wait_for(lambda: {ready(site, number)["status"] for number in range(2)} == {"ready"})
+    for number in range(2):
+        port = site.properties["gateway.metrics.port"] + number
+        assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+
+
+def test_a_gateway_that_ends_is_not_ready_while_it_answers_its_clients(site: LiveSite, sent: list[Record]) -> None:
+    ports = {"gateway.port": free_first_port([1]), "gateway.metrics.port": free_first_port([0])}
+    alone = replace(site, properties={**site.properties, **ports, "gateway.workers": 1, "gateway.log.format": "json"})
+    end = len(sent)
+    waiting = FetchPosition(TOPIC, 0, end, SMALL, site.kafka.client.topic_id(TOPIC))
+    with running_gateway(alone.config, ports["gateway.port"]) as gateway:
+        wait_for(lambda: ready(alone)["status"] == "ready")
+        with connected(gateway) as opened:
+            # Answered once there is a record, or after twenty seconds.
+            asked = fetch_request(FETCH.latest, [waiting], FetchLimits(max_wait_seconds=20), "")
+            opened.sendall(encode_request(asked, 1, "waits"))
+            wait_for(lambda: metric_of(alone, FETCHES) == 1)
+            gateway.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: ready(alone)["status"] != "ready")
+            assert ready(alone)["problems"].keys() == {"ports"}
+
+            site.kafka.client.produce(TOPIC, [Record(0, 1_700_000_000_000, None, b"the last one")])
+            size = int.from_bytes(_received(opened, 4), "big")
+            assert int.from_bytes(_received(opened, size)[:4], "big") == 1
+            assert is_closed_by_the_other_side(opened)

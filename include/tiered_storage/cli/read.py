@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -194,13 +193,15 @@ def gateway(config: ConfigOption = None) -> None:
 
     It runs until SIGTERM or Ctrl-C, then answers what clients have asked, and ends.
     """
+    from tiered_storage.gateway.operation.logs import set_up_logs
     from tiered_storage.gateway.standalone.server import serve_standalone
     from tiered_storage.gateway.workers import run_gateway, serve_beside_brokers
     from tiered_storage.remote_log.source.opening import CLUSTER
+    from tiered_storage.settings.reading import JSON
 
     output = Output(as_json=False)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = load_settings(config)
+    set_up_logs(0, as_json=settings.gateway_log_format == JSON)
     for notice in settings.notices:
         output.say(f"note: {notice}")
     run_gateway(settings, serve_beside_brokers if CLUSTER.is_named(settings) else serve_standalone, output.say)

@@ -13,7 +13,7 @@ import signal
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.synchronize import Event
 from typing import Any, Final
@@ -22,6 +22,8 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
+from tiered_storage.gateway.operation.health import Health
+from tiered_storage.gateway.operation.logs import set_up_logs
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.gateway.server import GatewayLimits, GatewayServer
@@ -32,7 +34,9 @@ from tiered_storage.remote_log.context import RemoteLogContext, store_options
 from tiered_storage.remote_log.metrics.exporter import serve as serve_metrics
 from tiered_storage.remote_log.metrics.fetch_counts import CountedStorage
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.settings.properties.types import UNLIMITED
+from tiered_storage.settings.reading import JSON
 from tiered_storage.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -113,7 +117,7 @@ def _watch(settings: Settings, serve: Serve, on_ready: Callable[[], None]) -> No
 
 def _work(settings: Settings, serve: Serve, number: int, serves: Event) -> None:
     """Run one of several workers; set `serves` once its ports are open."""
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s process {number} %(name)s: %(message)s")
+    set_up_logs(number, as_json=settings.gateway_log_format == JSON)
     try:
         asyncio.run(serve(settings, number, serves.set))
     except TieredStorageError as error:
@@ -137,14 +141,14 @@ async def serve_beside_brokers(settings: Settings, number: int, on_ready: Callab
     with RemoteLogContext.open(settings, wall_clock, store_options(settings)) as context:
         brokers, found = await asyncio.to_thread(_ask_brokers, context)
         metrics = GatewayMetrics()
-        end_metrics = serve_metrics_of(settings, number, metrics)
+        health = Health({"brokers": lambda: _ask_brokers(context), **needs_of(context)})
+        end_metrics = serve_metrics_of(settings, number, metrics, health)
         counted = replace(context, storage=CountedStorage(context.storage, metrics.fetched))
         with RemoteLogReader(counted, remote_only=True, all_decided=True) as reader:
             server = _server(settings, brokers, found, reader, metrics, tls)
             try:
                 await server.start(sorted(found.brokers))
-                on_ready()
-                await stop.wait()
+                await serve_until(stop, health, on_ready)
                 await server.stop()
             finally:
                 end_metrics()
@@ -223,9 +227,34 @@ def server_tls(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-def serve_metrics_of(settings: Settings, number: int, metrics: GatewayMetrics) -> Callable[[], None]:
-    """Serve this process' metrics, if a port is set; return what ends that."""
+async def serve_until(stop: asyncio.Event, health: Health, on_ready: Callable[[], None]) -> None:
+    """Be ready, now that the ports are open, until `stop` is set. Then no more, before connections are drained."""
+    health.start()
+    health.is_serving = True
+    on_ready()
+    try:
+        while not stop.is_set():
+            health.beat()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _LOOK_SECONDS)
+    finally:
+        health.is_serving = False
+        health.stop()
+
+
+def needs_of(context: RemoteLogContext) -> dict[str, Callable[[], object]]:
+    """Return what asks for the metadata and the store, by their names."""
+    needs: dict[str, Callable[[], object]] = {"metadata": context.store.generation.read}
+    storage = as_listable(context.storage)
+    if storage is not None:
+        needs["store"] = storage.read_identity
+    return needs
+
+
+def serve_metrics_of(settings: Settings, number: int, metrics: GatewayMetrics, health: Health) -> Callable[[], None]:
+    """Serve this process' metrics and its health, if a port is set; return what ends that."""
     if not settings.gateway_metrics_port:
         return lambda: None
     port = settings.gateway_metrics_port + number
-    return serve_metrics(port, metrics, setting="gateway.metrics.port")
+    pages = {"/health": health.health, "/ready": health.ready}
+    return serve_metrics(port, metrics, setting="gateway.metrics.port", pages=pages)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import ValidationInfo, field_validator
 
 from tiered_storage.settings.copying import ensure_no_wait_is_stuck
@@ -13,6 +15,7 @@ AUDIT = "The audit"
 GATEWAY = "The gateway"
 _HOST = r"^[A-Za-z0-9._:-]{1,253}$"
 _MIB = 1 << 20
+JSON = "json"
 
 
 class ReadingSettings(PropertyModel):
@@ -229,6 +232,9 @@ class GatewaySettings(PropertyModel):
         "gateway.shutdown.timeout.ms", 20_000, GATEWAY, Source.OURS, unit="ms", at_least=0
     )
     """How long a process that is to end waits for answers that are due."""
+
+    gateway_log_format: Literal["text", "json"] = setting("gateway.log.format", "text", GATEWAY, Source.OURS)
+    """How the gateway writes its log to standard error: as sentences, or as a JSON object a line."""
 
     gateway_metrics_port: Whole = setting(
         "gateway.metrics.port",

@@ -1,3 +1,3 @@
-"""What shows operators how a gateway does: its metrics."""
+"""What shows operators how a gateway does: its metrics, whether it lives and is ready, and its log."""
 
-__all__ = ["metrics"]
+__all__ = ["health", "logs", "metrics"]

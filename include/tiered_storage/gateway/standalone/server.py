@@ -20,6 +20,7 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.idle_connections import IdleConnections
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
+from tiered_storage.gateway.operation.health import Health
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.gateway.standalone.catalog import Catalog
@@ -28,7 +29,7 @@ from tiered_storage.gateway.standalone.descriptions import Descriptions, Node
 from tiered_storage.gateway.standalone.log_fetch import LogFetch
 from tiered_storage.gateway.standalone.offsets import LogOffsets
 from tiered_storage.gateway.standalone.requests import ServedLog, StandaloneRequests
-from tiered_storage.gateway.workers import ended_by_signal, serve_metrics_of, server_tls
+from tiered_storage.gateway.workers import ended_by_signal, needs_of, serve_metrics_of, serve_until, server_tls
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
 from tiered_storage.remote_log.context import RemoteLogContext, store_options
 from tiered_storage.remote_log.metrics.fetch_counts import CountedStorage
@@ -51,14 +52,14 @@ async def serve_standalone(settings: Settings, number: int, on_ready: Callable[[
     tls, stop = server_tls(settings), ended_by_signal()
     with RemoteLogContext.open(settings, wall_clock, store_options(settings), only_looks=True) as context:
         metrics = GatewayMetrics()
-        end_metrics = serve_metrics_of(settings, number, metrics)
+        health = Health(needs_of(context))
+        end_metrics = serve_metrics_of(settings, number, metrics, health)
         counted = replace(context, storage=CountedStorage(context.storage, metrics.fetched))
         with RemoteLogReader(counted, local_may_be_hidden=True) as reader:
             server = StandaloneServer(context, reader, metrics, tls)
             try:
                 await server.start()
-                on_ready()
-                await stop.wait()
+                await serve_until(stop, health, on_ready)
                 await server.stop()
             finally:
                 end_metrics()

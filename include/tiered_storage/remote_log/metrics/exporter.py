@@ -7,16 +7,22 @@ than a twentieth of the time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, NamedTuple
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.metrics.exposition import FailureCounts, families_of
 from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 LOOPBACK: Final = "127.0.0.1"
 AGE_PER_LOOK: Final = 20
@@ -69,20 +75,46 @@ class MetricsExporter(Collector):
         yield GaugeMetricFamily("remote_log_look_failed", "Whether the last look failed", float(failed))
 
 
-def serve(port: int, *collectors: Collector, setting: str) -> Callable[[], None]:
+class Page(NamedTuple):
+    """A page beside the metrics: JSON."""
+
+    status: HTTPStatus
+    content: str
+
+
+class _Server(ThreadingWSGIServer):
+    """Serves each request in a thread: one that hangs holds no other up."""
+
+    daemon_threads = True
+
+
+class _SilentHandler(WSGIRequestHandler):
+    """Logs no request."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's signature
+        """Log nothing."""
+
+
+def serve(
+    port: int, *collectors: Collector, setting: str, pages: Mapping[str, Callable[[], Page]] | None = None
+) -> Callable[[], None]:
     """Serve the metrics of `collectors` at http://127.0.0.1:`port`/metrics; return what ends that.
 
-    Raises ConfigurationError if the port cannot be had; `setting` names where it comes from.
+    `pages` are served beside them, by their paths. Raises ConfigurationError if the port cannot be had; `setting` names
+    where it comes from.
     """
     registry = CollectorRegistry()
     for each in collectors:
         registry.register(each)
     try:
-        server, thread = start_http_server(port, LOOPBACK, registry)
+        server = make_server(LOOPBACK, port, _application(registry, pages or {}), _Server, _SilentHandler)
     except OSError as error:
         raise ConfigurationError(
             f"metrics cannot be served at {LOOPBACK}:{port} ({error.strerror}): give another port by {setting}"
         ) from error
+
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
 
     def end() -> None:
         server.shutdown()
@@ -90,3 +122,17 @@ def serve(port: int, *collectors: Collector, setting: str) -> Callable[[], None]
         thread.join()
 
     return end
+
+
+def _application(registry: CollectorRegistry, pages: Mapping[str, Callable[[], Page]]) -> WSGIApplication:
+    metrics: WSGIApplication = make_wsgi_app(registry)
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        page = pages.get(environ["PATH_INFO"])
+        if page is None:
+            return metrics(environ, start_response)
+        status, content = page()
+        start_response(f"{status.value} {status.phrase}", [("Content-Type", "application/json")])
+        return [content.encode()]
+
+    return answer
