@@ -197,11 +197,10 @@ def gateway(config: ConfigOption = None) -> None:
     from tiered_storage.gateway.standalone.server import serve_standalone
     from tiered_storage.gateway.workers import run_gateway, serve_beside_brokers
     from tiered_storage.remote_log.source.opening import CLUSTER
-    from tiered_storage.settings.reading import JSON
 
     output = Output(as_json=False)
     settings = load_settings(config)
-    set_up_logs(0, as_json=settings.gateway_log_format == JSON)
+    set_up_logs(0, as_json=settings.gateway_log_format == "json")
     for notice in settings.notices:
         output.say(f"note: {notice}")
     run_gateway(settings, serve_beside_brokers if CLUSTER.is_named(settings) else serve_standalone, output.say)

@@ -36,7 +36,6 @@ from tiered_storage.remote_log.metrics.fetch_counts import CountedStorage
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.settings.properties.types import UNLIMITED
-from tiered_storage.settings.reading import JSON
 from tiered_storage.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -117,7 +116,7 @@ def _watch(settings: Settings, serve: Serve, on_ready: Callable[[], None]) -> No
 
 def _work(settings: Settings, serve: Serve, number: int, serves: Event) -> None:
     """Run one of several workers; set `serves` once its ports are open."""
-    set_up_logs(number, as_json=settings.gateway_log_format == JSON)
+    set_up_logs(number, as_json=settings.gateway_log_format == "json")
     try:
         asyncio.run(serve(settings, number, serves.set))
     except TieredStorageError as error:

@@ -15,7 +15,6 @@ AUDIT = "The audit"
 GATEWAY = "The gateway"
 _HOST = r"^[A-Za-z0-9._:-]{1,253}$"
 _MIB = 1 << 20
-JSON = "json"
 
 
 class ReadingSettings(PropertyModel):
