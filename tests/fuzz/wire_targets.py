@@ -40,7 +40,7 @@ from tiered_storage.kafka_wire.connections.frames import decode_answer, entity
 from tiered_storage.kafka_wire.fetch import FetchDecoder, FetchPosition
 from tiered_storage.kafka_wire.metadata import TopicPartition, read_groups, read_metadata
 from tiered_storage.kafka_wire.partition_requests import (
-    CoordinatorServes,
+    CommittedOffsetsOfGroup,
     DeleteRecords,
     ListOffsets,
     OffsetsForLeaderEpochs,
@@ -117,7 +117,7 @@ _READERS: tuple[tuple[Api, Callable[[Any], object]], ...] = (
     (LIST_OFFSETS, lambda answer: list(ListOffsets({}).read(answer))),
     (OFFSET_FOR_LEADER_EPOCH, lambda answer: list(OffsetsForLeaderEpochs({}).read(answer))),
     (DELETE_RECORDS, lambda answer: list(DeleteRecords({}).read(answer))),
-    (OFFSET_FETCH, lambda answer: list(CoordinatorServes(TopicPartition("orders", 0), "me").read(answer))),
+    (OFFSET_FETCH, lambda answer: list(CommittedOffsetsOfGroup(TopicPartition("orders", 0), "me").read(answer))),
     (LIST_GROUPS, read_groups),
     (DESCRIBE_CONFIGS, read_topic_configs),
     (DESCRIBE_LOG_DIRS, read_log_sizes),

@@ -42,12 +42,13 @@ from tiered_storage.kafka_wire.metadata import (
     read_groups,
 )
 from tiered_storage.kafka_wire.partition_requests import (
-    CoordinatorServes,
+    CommittedOffsetsOfGroup,
     DeleteRecords,
     ListedOffset,
     ListOffsets,
     OffsetsForLeaderEpochs,
     PartitionRequest,
+    coordinating_partition,
     groups_of_partitions,
     log_dirs_request,
     read_log_sizes,
@@ -204,12 +205,20 @@ class ClusterClient:
         for number, group_id in groups_of_partitions(len(offsets_topic.partitions)).items():
             partition = TopicPartition(offsets_topic.name, number)
             within = max(deadline.left, _QUESTION_SECONDS)
-            answer = self._ask_leaders(CoordinatorServes(partition, group_id), within)[partition]
+            answer = self._ask_leaders(CommittedOffsetsOfGroup(partition, group_id), within)[partition]
             if isinstance(answer, PartitionError):
                 found[partition] = answer
                 if not deadline.left:
                     break
         return found
+
+    def committed_offsets(
+        self, group_id: str, offsets_topic: TopicMetadata, *, seconds: float = CALL_SECONDS
+    ) -> Mapping[TopicPartition, int] | PartitionError:
+        """Return what a group has committed, from its coordinator: the leader of a partition of the offsets topic."""
+        partitions = len(offsets_topic.partitions)
+        coordinating = TopicPartition(offsets_topic.name, coordinating_partition(group_id, partitions))
+        return self._ask_leaders(CommittedOffsetsOfGroup(coordinating, group_id), seconds)[coordinating]
 
     def log_sizes(
         self, partitions: Collection[TopicPartition], *, seconds: float = CALL_SECONDS

@@ -34,6 +34,7 @@ from tiered_storage.kafka_wire.metadata import TopicPartition
 
 CONSUMER = -1
 """The replica id of a client that is no broker."""
+_NOTHING_COMMITTED = -1
 
 FoundT_co = TypeVar("FoundT_co", covariant=True)
 
@@ -252,7 +253,7 @@ class DeleteRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorServes:
+class CommittedOffsetsOfGroup:
     """Ask the leader of a partition of the offsets topic for what a group of that partition has committed.
 
     The group, `group_id`, need not exist. An answer shows that the leader has loaded all groups of the partition.
@@ -272,9 +273,24 @@ class CoordinatorServes:
         # Without topics a broker could answer by itself.
         return request(OFFSET_FETCH, version, group_id=self.group_id, topics=None)
 
-    def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, None]]:
-        """Yield the partition's answer; see PartitionRequest."""
-        yield self.partition, int(answer.error_code), None
+    def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, dict[TopicPartition, int]]]:
+        """Yield the partition's answer: the committed offsets by their partitions; see PartitionRequest.
+
+        Raises MalformedAnswerError if one of them is no offset, is there twice, or has an error, which no broker
+        answers to this question.
+        """
+        found: dict[TopicPartition, int] = {}
+        for topic in elements(answer.topics):
+            for each in elements(topic.partitions):
+                read = TopicPartition(str(topic.name), int(each.partition_index))
+                if read in found or int(each.error_code) or each.committed_offset < _NOTHING_COMMITTED:
+                    raise MalformedAnswerError(
+                        f"of {read} it has the offset {each.committed_offset} and error {int(each.error_code)}"
+                        f"{', twice' if read in found else ''}"
+                    )
+                if each.committed_offset != _NOTHING_COMMITTED:
+                    found[read] = int(each.committed_offset)
+        yield self.partition, int(answer.error_code), found
 
 
 def coordinating_partition(group_id: str, partitions: int) -> int:

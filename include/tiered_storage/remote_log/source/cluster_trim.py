@@ -3,16 +3,20 @@
 All groups count, active or not. The list of groups must be complete: a broker hides those that the login may not
 describe, those whose coordinator is away, and those that it has not begun to load as their coordinator. So all of that
 is looked at, and a list that may be incomplete is an error.
+
+No checksum covers an answer, and a changed bit could let a deletion pass a group that still reads. So brokers are asked
+twice: every group of either list counts, and of two offsets the lower one.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, SourceClusterError
@@ -28,6 +32,7 @@ from tiered_storage.kafka_wire.metadata import (
     ClusterMetadata,
     Group,
     Leadership,
+    TopicMetadata,
     TopicPartition,
     leadership,
     partition_problem,
@@ -37,7 +42,6 @@ from tiered_storage.remote_log.source.partition_log import UNREAD, LocalSegment
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 SHARE: Final = "share"
-_GROUPS_AT_ONCE: Final = 200
 _SECONDS: Final = 30.0
 _LASTS_SECONDS: Final = 10.0
 """How long an answer serves: a run over thousands of partitions need not ask thousands of groups for each."""
@@ -94,10 +98,14 @@ class ClusterTrim:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffsets:
-    """The offsets that groups have committed, by partition and group, and why those of other groups are unknown."""
+    """The offsets that groups have committed, by partition and group, and why those of other groups are unknown.
+
+    `contradicted` has the groups of which one of two answers has an offset of a partition, and the other one none.
+    """
 
     by_partition: Mapping[TopicPartition, Mapping[str, int]] = field(default_factory=dict)
-    unknown: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, SourceClusterError] = field(default_factory=dict)
+    contradicted: Mapping[TopicPartition, AbstractSet[str]] = field(default_factory=dict)
     _by_topic: dict[str, set[str]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -108,14 +116,19 @@ class CommittedOffsets:
     def of(self, partition: TopicPartition, ignored: Collection[str] = ()) -> Mapping[str, int]:
         """Return those of one partition, by group; UNREAD for a group that has committed other partitions of its topic.
 
-        Raises ClusterRefusedError if those of any group that is not `ignored` are unknown.
+        Raises SourceClusterError if those of any group that is not `ignored` are unknown or contradicted.
         """
         for group, why in sorted(self.unknown.items()):
             if group not in ignored:
-                raise ClusterRefusedError(
+                raise type(why)(
                     f"the offsets of group {group} are unknown, so nothing is deleted at the brokers: {why}; or name "
                     "it in local.retention.ignored.groups if it may lose records"
                 )
+        for group in sorted(self.contradicted.get(partition, set()) - set(ignored)):
+            raise SourceClusterError(
+                f"two answers contradict each other: only one has an offset of {partition} that group {group} has "
+                "committed. So nothing of it is deleted at the brokers: the next run asks again"
+            )
         unread = dict.fromkeys(self._by_topic.get(partition.topic, ()), UNREAD)
         return {**unread, **self.by_partition.get(partition, {})}
 
@@ -157,13 +170,14 @@ class ConsumerGroups:
         before = _coordinators(found)
         # Before the list: who has loaded its groups keeps them for as long as it leads.
         _ensure_groups_are_loaded(client, found)
-        groups = client.list_groups()
+        _ensure_groups_are_loaded(client, found)
+        groups = client.list_groups() | client.list_groups()
         # A group that moved meanwhile may be in no broker's list: its old one is gone, its new one was asked before.
         if _coordinators(client.metadata([OFFSETS_TOPIC])) != before:
             raise SourceClusterError(
                 "consumer groups moved between brokers while they were listed: the next run looks again"
             )
-        return _committed(admin, groups)
+        return _committed(client, found.topics.get(OFFSETS_TOPIC), groups)
 
 
 def _ensure_groups_are_shown(admin: AdminClient, ours: ClusterMetadata) -> None:
@@ -249,49 +263,28 @@ def _coordinators(metadata: ClusterMetadata) -> Mapping[int, Leadership]:
     return {number: leadership(found, number) for number in found.partitions}
 
 
-def _committed(admin: AdminClient, groups: Iterable[Group]) -> CommittedOffsets:
+def _committed(client: ClusterClient, offsets_topic: TopicMetadata | None, groups: Iterable[Group]) -> CommittedOffsets:
     by_partition: dict[TopicPartition, dict[str, int]] = {}
-    unknown: dict[str, str] = {}
-    asked: list[str] = []
+    unknown: dict[str, SourceClusterError] = {}
+    contradicted: dict[TopicPartition, set[str]] = {}
     for group_id, protocol in sorted(groups):
         if protocol == SHARE:
-            unknown[group_id] = "it is a share group, whose offsets Remote Log cannot read"
-        elif group_id:
-            asked.append(group_id)
-        else:
-            unknown[group_id] = "it has no name"
-    for first in range(0, len(asked), _GROUPS_AT_ONCE):
-        for group_id, future in _ask(admin, asked[first : first + _GROUPS_AT_ONCE]).items():
-            try:
-                _take(by_partition, group_id, future.result(2 * _SECONDS).topic_partitions)
-            except KafkaException as error:
-                unknown[group_id] = _why_unknown(group_id, error.args[0])
-    return CommittedOffsets(by_partition, unknown)
-
-
-def _ask(admin: AdminClient, groups: Iterable[str]) -> dict[str, Any]:
-    # The client takes one group a call.
-    return {
-        group_id: admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group_id)], request_timeout=_SECONDS)[
-            group_id
-        ]
-        for group_id in groups
-    }
-
-
-def _take(by_partition: dict[TopicPartition, dict[str, int]], group_id: str, found: Iterable[Any]) -> None:
-    """Add the offsets of a group. Raises KafkaException for one that cannot be read."""
-    for each in found:
-        if each.error is not None:
-            raise KafkaException(each.error)
-        if each.offset >= 0:
-            by_partition.setdefault(TopicPartition(each.topic, each.partition), {})[group_id] = each.offset
-
-
-def _why_unknown(group_id: str, error: Any) -> str:
-    if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-        return str(error.str())
-    return (
-        f"{error.str()}: grant the right with kafka-acls.sh --add --allow-principal User:... --operation Describe "
-        f"--group '{group_id}'"
-    )
+            unknown[group_id] = ClusterRefusedError("it is a share group, whose offsets Remote Log cannot read")
+            continue
+        if not group_id:
+            unknown[group_id] = ClusterRefusedError("it has no name")
+            continue
+        if offsets_topic is None or not offsets_topic.partitions:
+            unknown[group_id] = SourceClusterError(f"it was listed, and there is no {OFFSETS_TOPIC}")
+            continue
+        answers = [client.committed_offsets(group_id, offsets_topic, seconds=_SECONDS) for _ in range(2)]
+        offsets = [answer for answer in answers if not isinstance(answer, PartitionError)]
+        if failed := [answer for answer in answers if isinstance(answer, PartitionError)]:
+            unknown[group_id] = failed[0].as_exception()
+            continue
+        for each in set[TopicPartition]().union(*offsets):
+            found = [answer[each] for answer in offsets if each in answer]
+            by_partition.setdefault(each, {})[group_id] = min(found)
+            if len(found) < len(offsets):
+                contradicted.setdefault(each, set()).add(group_id)
+    return CommittedOffsets(by_partition, unknown, contradicted)

@@ -59,6 +59,8 @@ class Scripted:
     silent: set[tuple[int, int]] = field(default_factory=set)
     """Brokers and API keys after which they close the connection."""
     groups: dict[int, list[str]] = field(default_factory=dict)
+    offsets: tuple[Any, ...] = ()
+    """What every group has committed, as kio's topics of an answer to OffsetFetch."""
     """Those that a broker lists, if it is not the one of its number."""
     foreign: set[int] = field(default_factory=set)
     """Brokers of another cluster than `lab`, at the addresses of this one's."""
@@ -101,7 +103,7 @@ class Scripted:
 
     def committed(self, node: int, asked: Asked, _: Any) -> dict[str, Any]:
         partition = coordinating_partition(asked.message.group_id, len(self.leaders))
-        return {"error_code": self.error(node, OFFSET_FETCH.key, partition), "topics": ()}
+        return {"error_code": self.error(node, OFFSET_FETCH.key, partition), "topics": self.offsets}
 
     def metadata(self, node: int, asked: Asked, kio: Any) -> dict[str, Any]:
         partitions = tuple(

@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_fetch.v7.response import OffsetFetchResponsePartition, OffsetFetchResponseTopic
 
 from tiered_storage.errors import (
     ClusterRefusedError,
@@ -13,6 +15,7 @@ from tiered_storage.kafka_wire.connections.apis import (
     METADATA,
     OFFSET_FETCH,
 )
+from tiered_storage.kafka_wire.connections.error_codes import PartitionError
 from tiered_storage.kafka_wire.metadata import Group
 from tiered_storage.kafka_wire.partition_requests import coordinating_partition
 from unit.tiered_storage.kafka_wire.scripted_broker import Asked
@@ -93,3 +96,31 @@ def test_a_coordinator_that_must_not_tell_names_the_right() -> None:
         problems = cluster.coordinator_problems(cluster.metadata(["orders"]).topics["orders"])
     assert isinstance(problems[ZERO].as_exception(), ClusterRefusedError)
     assert "--operation Describe --group '*'" in str(problems[ZERO])
+
+
+def of_orders(*partitions: tuple[int, int, int]) -> tuple[Any, ...]:
+    """An answer's topics: the committed offset and the error code of each of the partitions of orders."""
+    entries = tuple(
+        OffsetFetchResponsePartition(
+            partition_index=number, committed_offset=offset, metadata="", error_code=ErrorCode(code)
+        )
+        for number, offset, code in partitions
+    )
+    return (OffsetFetchResponseTopic(name="orders", partitions=entries),)
+
+
+def test_what_a_group_has_committed_is_asked_of_its_coordinator() -> None:
+    scripted = Scripted(offsets=of_orders((0, 100, 0), (1, -1, 0)), fails={(1, OFFSET_FETCH.key, 0): [16]})
+    with served(scripted) as cluster:
+        topic = cluster.metadata(["orders"]).topics["orders"]
+        assert cluster.committed_offsets("of-partition-0", topic) == {ZERO: 100}
+
+
+@pytest.mark.parametrize("partitions", [[(0, -2, 0)], [(0, 5, 29)], [(0, 5, 0), (0, 6, 0)]])
+def test_committed_offsets_that_cannot_be_are_no_answer(partitions: list[tuple[int, int, int]]) -> None:
+    with served(Scripted(offsets=of_orders(*partitions))) as cluster:
+        topic = cluster.metadata(["orders"]).topics["orders"]
+        found = cluster.committed_offsets("any", topic, seconds=0.3)
+    assert isinstance(found, PartitionError)
+    assert found.retriable
+    assert "orders-0" in str(found)

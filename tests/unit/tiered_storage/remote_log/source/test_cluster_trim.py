@@ -28,8 +28,8 @@ from tiered_storage.kafka_wire.metadata import (
 )
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source import cluster_trim
-from tiered_storage.remote_log.source.cluster_trim import OFFSETS_TOPIC, ClusterTrim, ConsumerGroups
-from tiered_storage.remote_log.source.partition_log import LocalSegment, SegmentLocation
+from tiered_storage.remote_log.source.cluster_trim import OFFSETS_TOPIC, ClusterTrim, CommittedOffsets, ConsumerGroups
+from tiered_storage.remote_log.source.partition_log import UNREAD, LocalSegment, SegmentLocation
 
 ORDERS_0 = TopicIdPartition("cluster", "A" * 22, 0, "orders")
 ZERO = TopicPartition("orders", 0)
@@ -136,9 +136,6 @@ class Admin:
     def describe_cluster(self, **_: object) -> Future[Any]:
         return done(SimpleNamespace(authorized_operations=[AclOperation.DESCRIBE], cluster_id=self.cluster_id))
 
-    def list_consumer_group_offsets(self, groups: list[Any], **_: object) -> dict[str, Future[Any]]:
-        return {each.group_id: done(SimpleNamespace(topic_partitions=[])) for each in groups}
-
 
 def done(value: object) -> Future[Any]:
     future: Future[Any] = Future()
@@ -148,11 +145,16 @@ def done(value: object) -> Future[Any]:
 
 @dataclass
 class Coordinators:
-    """Brokers that lead the offsets topic by number as (leader, epoch), and change while groups are listed."""
+    """Brokers that lead the offsets topic by number as (leader, epoch), and change while groups are listed.
+
+    They list `groups`, and answer for each of them with its `offsets`, one after the other.
+    """
 
     led: dict[int, tuple[int, int]] | None
     then: dict[int, tuple[int, int]] | None
     loading: Mapping[TopicPartition, PartitionError] = field(default_factory=dict)
+    groups: list[set[Group]] = field(default_factory=lambda: [{Group("listed", "consumer")}] * 2)
+    offsets: Mapping[str, list[dict[TopicPartition, int] | PartitionError]] = field(default_factory=dict)
     listed: bool = False
     asked: int = 0
 
@@ -172,11 +174,17 @@ class Coordinators:
 
     def list_groups(self) -> frozenset[Group]:
         self.led, self.listed = self.then, True
-        return frozenset({Group("listed", "consumer")})
+        return frozenset(self.groups.pop(0))
 
-    def read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def committed_offsets(
+        self, group_id: str, topic: TopicMetadata, *, seconds: float
+    ) -> Mapping[TopicPartition, int] | PartitionError:
+        assert (topic.name, seconds > 0, self.listed) == (OFFSETS_TOPIC, True, True)
+        return self.offsets[group_id].pop(0) if group_id in self.offsets else {}
+
+    def read(self, monkeypatch: pytest.MonkeyPatch) -> CommittedOffsets:
         monkeypatch.setattr(cluster_trim, "AdminClient", Admin)
-        ConsumerGroups(lambda: cast("ClusterClient", self), {}).committed()
+        return ConsumerGroups(lambda: cast("ClusterClient", self), {}).committed()
 
 
 @pytest.mark.parametrize(
@@ -233,3 +241,52 @@ def test_a_coordinator_that_is_away_is_an_error_before_and_after(monkeypatch: py
     for led, then in ((here, away), (away, here)):
         with pytest.raises(SourceClusterError, match="no coordinator"):
             Coordinators(led, then).read(monkeypatch)
+
+
+ONE = TopicPartition("orders", 1)
+STAYED: dict[int, tuple[int, int]] = {0: (1, 7)}
+
+
+def test_of_two_lists_every_group_counts_and_of_two_offsets_the_lower_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Group("first", "consumer"), Group("second", "consumer")
+    coordinators = Coordinators(
+        STAYED,
+        STAYED,
+        groups=[{first}, {second}],
+        offsets={"first": [{ZERO: 900}, {ZERO: 100}], "second": [{ZERO: 300}, {ZERO: 800}]},
+    )
+    committed = coordinators.read(monkeypatch)
+    assert committed.of(ZERO) == {"first": 100, "second": 300}
+    assert committed.of(ONE) == {"first": UNREAD, "second": UNREAD}
+
+
+def test_an_offset_that_only_one_of_two_answers_has_keeps_its_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinators = Coordinators(STAYED, STAYED, offsets={"listed": [{ZERO: 100, ONE: 100}, {ZERO: 100}]})
+    committed = coordinators.read(monkeypatch)
+    with pytest.raises(SourceClusterError) as contradicted:
+        committed.of(ONE)
+    assert contradicted.value.retriable
+    assert mentions(str(contradicted.value), "orders-1", "listed", "nothing of it is deleted", "the next run")
+    assert committed.of(ONE, ["listed"]) == {"listed": 100}
+    assert committed.of(ZERO) == {"listed": 100}
+
+
+@pytest.mark.parametrize(("code", "retriable"), [(13, True), (30, False)])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_group_whose_offsets_one_answer_lacks_keeps_everything(
+    code: int, retriable: bool, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[dict[TopicPartition, int] | PartitionError] = [{ZERO: 100}]
+    answers.insert(at, PartitionError(OFFSETS_TOPIC, 0, OFFSET_FETCH, code))
+    committed = Coordinators(STAYED, STAYED, offsets={"listed": answers}).read(monkeypatch)
+    with pytest.raises(SourceClusterError) as unknown:
+        committed.of(ONE)
+    assert unknown.value.retriable is retriable
+    assert mentions(str(unknown.value), "group listed", "local.retention.ignored.groups", "OffsetFetch")
+    assert committed.of(ONE, ["listed"]) == {}
+
+
+def test_a_group_that_is_listed_where_no_offsets_topic_is_keeps_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    committed = Coordinators(None, None).read(monkeypatch)
+    with pytest.raises(SourceClusterError, match="listed"):
+        committed.of(ZERO)
