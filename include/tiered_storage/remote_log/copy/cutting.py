@@ -54,6 +54,7 @@ _FOLDER = "remote-log-cut-"
 _ABANDONED_SECONDS = 3600
 """How old a folder must be to count as abandoned: a new one is not locked yet."""
 
+_LEFT_OUT = "left out because an earlier segment of the partition failed"
 LARGEST_ANSWER = 256 << 20
 """A batch larger than what is asked for comes whole: this is more than any broker takes from a producer."""
 
@@ -113,6 +114,9 @@ class SegmentCuts:
             return copy(task)
         partition, outcome = task.metadata.topic_id_partition, None
         with self._lock:
+            if partition in self._failed:
+                # Its log may be closed: another one would copy again what the tasks before this one copied.
+                return CopyOutcome(task, None, CopyFailure.of(SourceClusterError(_LEFT_OUT)))
             self._busy[partition] += 1
         try:
             outcome = self._cut_and_copy(task, task.cut, copy)

@@ -95,6 +95,27 @@ def test_another_worker_removes_only_the_folders_that_nobody_holds(
     assert list(work_folders.iterdir()) == []
 
 
+def test_nothing_is_cut_again_once_a_segment_of_the_partition_failed(
+    tasks: list[CopyTask], work_folders: Path, tmp_path: Path
+) -> None:
+    """A thread may begin its task only after another one's has failed, and has closed the partition's log."""
+    copied: list[CopyTask] = []
+
+    def copy(known: CopyTask) -> CopyOutcome:
+        copied.append(known)
+        return CopyOutcome(known, None, CopyFailure("RemoteStorageError", "the store is away", retriable=True))
+
+    with closing(cuts_of(tasks, tmp_path)) as cuts:
+        first, second = (cuts.copy(task, copy) for task in tasks)
+        assert list(work_folders.iterdir()) == []
+
+    assert [each.metadata.segment_id for each in copied] == [tasks[0].metadata.segment_id]
+    assert first.failure is not None
+    assert second.failure is not None
+    assert (second.task, second.cut, second.failure.retriable) == (tasks[1], None, True)
+    assert "an earlier segment of the partition failed" in second.failure.message
+
+
 class Leader(FakeCluster):
     """The leader of a topic without an id."""
 
