@@ -190,17 +190,8 @@ class FetchedLog:
     def _fetch(self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None]) -> _Waiting | None:
         """Return the batches of the next answer; None if there were none below the end of what is wanted."""
         found, batches = self._ask(cluster, buffer)
-        if self._leaves_offsets_out(batches):
-            # Only compaction leaves offsets out. A garbled answer may look the same, since no checksum covers a batch's
-            # offset: fetch again and compare.
-            before = batches.base_offset
-            found, batches = self._ask(cluster, buffer)
-            batches = batches.rows(0, min(len(before), len(batches)))
-            if not len(batches) or not np.array_equal(before[: len(batches)], batches.base_offset):
-                raise MalformedAnswerError(
-                    f"{self._partition}: two answers to a Fetch from offset {self._next_offset} on have batches at "
-                    "different offsets: the next run fetches them again"
-                )
+        if self._leaves_offsets_out(batches) or (len(batches) and self._learns_producers):
+            found, batches = self._confirmed(found, batches, cluster, buffer)
         batches = batches.rows(0, int(batches.last_offset.searchsorted(self._wanted.end_offset)))
         if not len(batches):
             return None
@@ -208,6 +199,34 @@ class FetchedLog:
             self._state = self._begin(found, int(batches.base_offset[0]))
         fetched(_end_of(batches))
         return _Waiting(found.records, batches, self._state)
+
+    @property
+    def _learns_producers(self) -> bool:
+        """Whether the next answer alone shows which transactions from before its batches are aborted."""
+        return self._state is None and self._producers is None and self._next_offset > 0
+
+    def _confirmed(
+        self, found: FetchedPartition, batches: BatchTable, cluster: ClusterClient, buffer: FetchBuffer
+    ) -> tuple[FetchedPartition, BatchTable]:
+        """Fetch again, and return the second answer; compare what a garbled one may say, since no checksum covers it.
+
+        That is the offset of a batch, of which only compaction leaves some out, and the aborted transactions. Raises
+        MalformedAnswerError if they differ.
+        """
+        offsets, aborted = batches.base_offset, _undecided(found.aborted, self._next_offset)
+        found, batches = self._ask(cluster, buffer)
+        batches = batches.rows(0, min(len(offsets), len(batches)))
+        differing = "batches at different offsets"
+        is_same = len(batches) and np.array_equal(offsets[: len(batches)], batches.base_offset)
+        if is_same and self._learns_producers:
+            differing = "different aborted transactions"
+            is_same = aborted == _undecided(found.aborted, self._next_offset)
+        if not is_same:
+            raise MalformedAnswerError(
+                f"{self._partition}: two answers to a Fetch from offset {self._next_offset} on have {differing}: the "
+                "next run fetches them again"
+            )
+        return found, batches
 
     def _ask(self, cluster: ClusterClient, buffer: FetchBuffer) -> tuple[FetchedPartition, BatchTable]:
         """Return the next answer and its whole batches."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from support.fake_cluster import FakeCluster, base_of, path_of
-from tiered_storage.errors import CorruptRecordError, UnexpectedAppendOffsetError
+from tiered_storage.errors import CorruptRecordError, MalformedAnswerError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
@@ -20,7 +21,8 @@ from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_s
 from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
-from tiered_storage.kafka_wire.fetch import FetchBuffer
+from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchLimits, FetchPosition
+from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.tasks import CopyTask
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
@@ -186,6 +188,59 @@ def test_where_nobody_knows_the_producers_no_copy_needs_the_segment_before(tmp_p
     assert len(cut) > 5
     assert any(each.open_transactions for each in by_the_log)
     assert {path.suffix for path in (folder / "orders-0").iterdir()} == {".seen"}
+
+
+class Aborting(FakeCluster):
+    """Counts its answers; each says that the next of `aborted` were aborted."""
+
+    aborted: Sequence[tuple[AbortedTransaction, ...]] = ()
+    answers = 0
+
+    def fetch(
+        self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits | None = None
+    ) -> FetchAnswer:
+        answer = super().fetch(positions, buffer, limits)
+        aborted = self.aborted[self.answers] if self.answers < len(self.aborted) else ()
+        self.answers += 1
+        return replace(answer, partitions=tuple(replace(each, aborted=aborted) for each in answer.partitions))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [AbortedTransaction(2, 401), AbortedTransaction(3, 400), None],
+    ids=["another offset", "another producer", "none"],
+)
+def test_two_answers_must_agree_on_aborted_transactions_where_nobody_knows_the_producers(
+    tmp_path: Path, other: AbortedTransaction | None
+) -> None:
+    aborted = (AbortedTransaction(2, 400),)
+    for number, second in enumerate([(*aborted, AbortedTransaction(3, 505)), () if other is None else (other,)]):
+        cluster, folder = Aborting(some_batches(seed=8, start=500)), tmp_path / str(number)
+        cluster.aborted = [aborted, second]
+        folder.mkdir()
+        cut = CutRange(500, cluster.ends[-1])
+        log = FetchedLog(ORDERS_0, rules(segment_bytes=3000), cut, None, folder, lambda: NOW)
+        if number == 0:
+            # Both have the same one from before the log's start.
+            assert log.cut(cluster, FetchBuffer(1 << 20)) is not None  # type: ignore[arg-type]
+        else:
+            with pytest.raises(MalformedAnswerError, match="different aborted transactions"):
+                log.cut(cluster, FetchBuffer(1 << 20))  # type: ignore[arg-type]
+        log.close()
+
+
+def test_an_end_that_the_log_does_not_have_costs_one_answer_however_many_segments_it_promised(tmp_path: Path) -> None:
+    cluster, end = Aborting(some_batches(seed=1)), 1 << 50
+    log = fetched(tmp_path / "cut", rules(segment_bytes=3000), 0, end)
+    buffer = FetchBuffer(1 << 20)
+    cut = list(segments_of(log, cluster))
+    answers = cluster.answers
+
+    assert [log.cut(cluster, buffer) for _ in range(1000)] == [None] * 1000  # type: ignore[arg-type]
+
+    log.close()
+    assert len(cut) > 5
+    assert cluster.answers == answers
 
 
 def test_a_segment_that_is_written_over_a_longer_one_has_nothing_of_it(tmp_path: Path) -> None:
