@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from random import Random
+from typing import TypeVar
 
 import re2
 
@@ -77,10 +79,12 @@ class Selection:
 EVERYTHING = Selection()
 
 
-def in_turns(wanted: Sequence[int], room: int | None) -> list[int]:
+def in_turns(wanted: Sequence[int], room: int | None, seed: int | None = None) -> list[int]:
     """Return how many of what is `wanted` each partition gets if all take one in turn until `room` is used up.
 
-    So no partition waits for another, which may fail in every run. None: there is room for all.
+    So no partition waits for another, which may fail in every run. If the last turn, or the only one, is not for all,
+    it begins with the first partition; with a `seed`, chance decides: nobody remembers which ones failed. A `room` of
+    None is enough for all.
     """
     if room is None or sum(wanted) <= room:
         return list(wanted)
@@ -92,9 +96,47 @@ def in_turns(wanted: Sequence[int], room: int | None) -> list[int]:
         level, waiting = least, waiting - 1
     turns, last_turn = divmod(room, waiting)
     shares = [min(each, level + turns) for each in wanted]
-    for at in [at for at, each in enumerate(wanted) if each > level + turns][:last_turn]:
+    more = [at for at, each in enumerate(wanted) if each > level + turns]
+    first = 0 if seed is None else Random(seed).randrange(len(more))  # noqa: S311 - nothing secret
+    for at in (more[first:] + more[:first])[:last_turn]:
         shares[at] += 1
     return shares
+
+
+Partition = TypeVar("Partition")
+Plan = TypeVar("Plan")
+
+
+def plan_in_turns(
+    partitions: Iterable[Partition],
+    plan_of: Callable[[Partition, int | None], Plan | None],
+    count: Callable[[Plan], int],
+    room: int | None,
+    seed: int | None = None,
+) -> Iterator[tuple[Plan, int]]:
+    """Yield the plan of each partition, within its share of `room` segments (see in_turns), and how many are due of it.
+
+    `plan_of` plans a partition for so many segments at most, None: for all; it returns None for one that must be left
+    alone. `count` returns how many a plan has. What a partition cannot use of its share is for the next that was cut.
+    As due counts one more than the room at most.
+    """
+    planned, held = list[tuple[Partition, int, Plan | None]](), 0
+    for each in partitions:
+        plan = plan_of(each, None if room is None else room + 1)
+        if plan is None:
+            continue
+        due = count(plan)
+        # All plans of a backlog together would take memory without a bound: those beyond are made again.
+        is_kept = room is None or held + due <= room
+        held += due if is_kept else 0
+        planned.append((each, due, plan if is_kept else None))
+    unused = 0
+    for (each, due, plan), share in zip(planned, in_turns([due for _, due, _ in planned], room, seed), strict=True):
+        most = min(due, share + unused)
+        within = plan_of(each, most) if plan is None or most < due else plan
+        unused += share - (0 if within is None else count(within))
+        if within is not None:
+            yield within, due
 
 
 def parse_partitions(text: str | None) -> frozenset[int] | None:

@@ -14,7 +14,7 @@ from tiered_storage.remote_log.read.partition_view import look_at
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below, plan_expiry
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.selection import Selection, in_turns
+from tiered_storage.remote_log.selection import Selection, plan_in_turns
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.source.segment_source import configured_partitions
 from tiered_storage.remote_log.tiering_policy import decide_partition
@@ -65,20 +65,13 @@ class ExpiryPlanner:
         Planning works while deletions are stopped; the plan is not executed then.
         """
         left: list[Finding] = []
-        planned = [
-            (local, plan)
-            for partition, local in self._partitions(selection)
-            if (plan := self._plan_or_leave(partition, local, now, max_segments, left)) is not None
-        ]
-        shares, unused, plans = in_turns([plan.count for _, plan in planned], max_segments), 0, list[ExpiryPlan]()
-        for (local, whole), share in zip(planned, shares, strict=True):
-            most = min(whole.count, share + unused)
-            within: ExpiryPlan | None = whole
-            if most < whole.count:
-                within = self._plan_or_leave(whole.topic_id_partition, local, now, most, left)
-            unused += share - (0 if within is None else within.count)
-            plans += [] if within is None else [within]
-        return plans, left
+        plans = plan_in_turns(
+            self._partitions(selection),
+            lambda found, most: self._plan_or_leave(*found, now, most, left),
+            lambda plan: plan.count,
+            max_segments,
+        )
+        return [plan for plan, _ in plans], left
 
     def _plan_or_leave(
         self,

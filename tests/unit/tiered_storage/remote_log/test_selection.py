@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.selection import EVERYTHING, MOST_PARTITIONS, Selection, in_turns, parse_partitions
+from tiered_storage.remote_log.selection import (
+    EVERYTHING,
+    MOST_PARTITIONS,
+    Selection,
+    in_turns,
+    parse_partitions,
+    plan_in_turns,
+)
 
 
 def test_a_selection_is_about_whole_names() -> None:
@@ -129,16 +138,52 @@ def test_any_text_is_numbers_or_is_refused(text: str) -> None:
         assert "partitions: " in str(refused)
 
 
-@given(st.lists(st.integers(0, 6), max_size=5), st.integers(0, 40))
-def test_all_take_in_turns_until_the_room_is_used_up(wanted: list[int], room: int) -> None:
-    shares = in_turns(wanted, room)
+@given(st.lists(st.integers(0, 6), max_size=5), st.integers(0, 40), st.none() | st.integers())
+def test_all_take_in_turns_until_the_room_is_used_up(wanted: list[int], room: int, seed: int | None) -> None:
+    shares = in_turns(wanted, room, seed)
 
     assert sum(shares) == min(room, sum(wanted))
     assert all(share <= each for share, each in zip(shares, wanted, strict=True))
     most = max(shares, default=0)
     assert all(share >= min(most - 1, each) for share, each in zip(shares, wanted, strict=True))
-    assert in_turns(wanted, None) == wanted
+    assert in_turns(wanted, None, seed) == wanted
 
 
-def test_the_last_turn_is_for_the_first_that_want_more() -> None:
+def test_the_first_or_chance_begins_the_last_turn() -> None:
     assert in_turns([1, 5, 0, 5, 5], 9) == [1, 3, 0, 3, 2]
+    found = {tuple(in_turns([1, 5, 0, 5, 5], 9, seed)) for seed in range(20)}
+    assert found == {(1, 3, 0, 3, 2), (1, 2, 0, 3, 3), (1, 3, 0, 2, 3)}
+    # However many partitions fail in every run, each of the others gets its turn.
+    begun = {in_turns([1] * 100, 1, seed).index(1) for seed in range(0, 600_000_000, 300_000)}
+    assert begun == set(range(100))
+
+
+def planned_in_turns(due: Sequence[int], room: int | None) -> tuple[list[tuple[list[int], int]], list[int | None]]:
+    """Plan partitions with so many segments due; return the plans with what is due, and what each was planned for."""
+    asked: list[int | None] = []
+
+    def plan_of(count: int, most: int | None) -> list[int] | None:
+        asked.append(most)
+        # Five of them go together only.
+        taken = count if most is None else min(count, most)
+        return None if count == 9 else list(range(0 if count == 5 and taken < 5 else taken))
+
+    return list(plan_in_turns(due, plan_of, len, room, seed=1)), asked
+
+
+def test_plans_share_the_room_and_hand_on_what_they_cannot_use() -> None:
+    found, _ = planned_in_turns([5, 9, 4, 4], 8)
+    assert [(len(plan), due) for plan, due in found] == [(0, 5), (4, 4), (4, 4)]
+    whole, asked = planned_in_turns([5, 9, 4, 4], None)
+    assert [(len(plan), due) for plan, due in whole] == [(5, 5), (4, 4), (4, 4)]
+    assert asked == [None] * 4
+
+
+def test_no_more_plans_are_kept_than_the_room_has_segments() -> None:
+    found, asked = planned_in_turns([4] * 50, 100)
+    assert sum(len(plan) for plan, _ in found) == 100
+    # Each has two in the end: all are planned again, and never for more.
+    assert asked == [101] * 50 + [2] * 50
+    found, asked = planned_in_turns([3, 3], 5)
+    assert sorted(len(plan) for plan, _ in found) == [2, 3]
+    assert asked[:2] == [6, 6]

@@ -1,7 +1,7 @@
 """Plan local retention over all partitions, within the room of one run.
 
 All partitions take a segment in turn until the room is used up. So a partition whose trim fails in every run keeps no
-other from its share, unless there are more partitions than room.
+other from its share; if there are more partitions than room, chance decides in each run which get any.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tiered_storage.remote_log.retention.local.cluster_plan import (
     plan_cluster_retention,
 )
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, plan_local_retention
-from tiered_storage.remote_log.selection import Selection, in_turns
+from tiered_storage.remote_log.selection import Selection, plan_in_turns
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition, name_of
 from tiered_storage.remote_log.tiering_policy import decide, is_wanted
 from tiered_storage.settings.topics import TopicSettings
@@ -55,20 +55,15 @@ class LocalRetentionPlanner:
         The latest of the `occasions` that name a partition counts: it deletes most. A note in its plan says what the
         limit leaves of a partition.
         """
-        moments = _moments(occasions)
         left: list[Finding] = []
-        planned, held = list[_Planned](), 0
-        for one in self._allowed(selection, moments, left):
-            plan = self._plan_or_leave(one, max_segments + 1, left)
-            if plan is None:
-                continue
-            due = len(plan.segments)
-            # All plans of a backlog together would take memory without a bound: those beyond are made again.
-            is_kept = held + due <= max_segments
-            held += due if is_kept else 0
-            planned.append(_Planned(one, due, plan if is_kept else None))
-        shares = in_turns([each.due for each in planned], max_segments)
-        return list(self._within(planned, shares, max_segments, left)), left
+        plans = plan_in_turns(
+            self._allowed(selection, _moments(occasions), left),
+            lambda one, most: self._plan_or_leave(one, most, max_segments, left),
+            lambda plan: len(plan.segments),
+            max_segments,
+            seed=self.context.clock(),
+        )
+        return [_noted(plan, due, max_segments) for plan, due in plans], left
 
     def of(self, log: PartitionLog, settings: TopicSettings, now: int, most: int | None = None) -> LocalRetentionPlan:
         """Return the plan for one partition; see plan_local_retention and plan_cluster_retention.
@@ -113,29 +108,20 @@ class LocalRetentionPlanner:
                 continue
             yield _Allowed(log, decision.settings, now)
 
-    def _plan_or_leave(self, one: _Allowed, most: int, left: list[Finding]) -> LocalRetentionPlan | None:
+    def _plan_or_leave(
+        self, one: _Allowed, most: int | None, room: int, left: list[Finding]
+    ) -> LocalRetentionPlan | None:
+        """Return the plan of a partition; None, with the reason added to `left`, if it must be left alone.
+
+        If its share of the `room` is too small for segments that are deleted together, it waits for a larger one.
+        """
         try:
-            return self.of(one.log, one.settings, one.now, most)
+            plan = self.of(one.log, one.settings, one.now, most)
         except (LineageContradictedError, InvalidLogDirectoryError, SourceClusterError) as error:
             left.append(Finding(str(one.log.topic_id_partition), str(error)))
             return None
-
-    def _within(
-        self, planned: Iterable[_Planned], shares: Iterable[int], max_segments: int, left: list[Finding]
-    ) -> Iterator[LocalRetentionPlan]:
-        """Yield each plan within its share; what a partition cannot use of its share is for the next that was cut."""
-        unused = 0
-        for each, share in zip(planned, shares, strict=True):
-            due, plan = each.due, each.plan
-            most = min(due, share + unused)
-            if plan is None or most < due:
-                plan = self._plan_or_leave(each.allowed, most, left)
-            taken = 0 if plan is None else len(plan.segments)
-            unused += share - taken
-            if plan is None:
-                continue
-            is_whole = taken == due or plan.held_back
-            yield plan if is_whole else replace(plan, notes=(*plan.notes, _cut(taken, due, max_segments)))
+        is_short = plan.held_back is not None and not plan.segments and most is not None and most < room
+        return replace(plan, waits=True) if is_short else plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +131,6 @@ class _Allowed:
     log: PartitionLog
     settings: TopicSettings
     now: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """How many segments are `due` of a partition, at most one more than a run may delete; its plan, unless dropped."""
-
-    allowed: _Allowed
-    due: int
-    plan: LocalRetentionPlan | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +157,14 @@ def _moments(occasions: Iterable[Occasion]) -> _Moments:
     return _Moments(max(of_all, default=None), named)
 
 
-def _cut(taken: int, due: int, max_segments: int) -> str:
+def _noted(plan: LocalRetentionPlan, due: int, max_segments: int) -> LocalRetentionPlan:
+    """Return a plan that says what the limit leaves of its partition, of which so many segments are `due`."""
+    taken = len(plan.segments)
+    if taken == due or plan.held_back:
+        return plan
     known = f"{due}" if due <= max_segments else f"{due} or more"
-    return (
+    note = (
         f"this run deletes {taken} of the {known} segments that are due; the next runs delete the others "
         "(local.retention.max.segments.per.run or --max-segments)"
     )
+    return replace(plan, notes=(*plan.notes, note))

@@ -47,8 +47,8 @@ KEEPING: dict[str, Any] = {"local.retention.bytes": 10**9}
 BATCHES_OF_A_SEGMENT = {"leader": 2, "replica": 3, "long": 6}
 
 
-def at(log: str, root: Path, batches: int, **limits: Any) -> RemoteLogFiles:
-    """Let a log have so many batches, and return the remote log over it, whose topic has these limits."""
+def at(log: str, root: Path, batches: int, number: int = 0, **limits: Any) -> RemoteLogFiles:
+    """Let a log of partition `number` have so many batches; return the remote log over it, whose topic has `limits`."""
     directory = root / log
     config = LogConfig(segment_bytes=BATCHES_OF_A_SEGMENT[log] * BATCH_BYTES, index_interval_bytes=100)
     with unsynced():
@@ -57,8 +57,9 @@ def at(log: str, root: Path, batches: int, **limits: Any) -> RemoteLogFiles:
         else:
             writer = LogDirectoryWriter.create(directory, CLUSTER_ID, clock=lambda: NOW)
         with writer:
-            is_new = not (directory / "orders-0").exists()
-            written = writer.create_log("orders", 0, topic_id("orders"), config) if is_new else writer.log("orders", 0)
+            is_new = not (directory / f"orders-{number}").exists()
+            begun = ("orders", number, topic_id("orders"), config)
+            written = writer.create_log(*begun) if is_new else writer.log("orders", number)
             append_batches(written, batches - written.log_end_offset // 5)
     topic = {**ENABLED, **{name.replace("_", "."): value for name, value in limits.items()}}
     return RemoteLogFiles(root, properties={"topics": {"orders": topic}, "log.dirs": [str(directory)]})
@@ -197,6 +198,23 @@ def test_segments_that_one_deleted_segment_spans_go_together(tmp_path: Path) -> 
     assert starts(tmp_path) == [30, 45, 60]
     with files.open() as remote_log:
         assert offsets_read(remote_log, 20) == list(range(20, 65))
+
+
+def test_segments_that_go_together_wait_where_a_run_shares_its_room_with_others(tmp_path: Path) -> None:
+    limits = {"local_retention_bytes": 7 * BATCH_BYTES}
+    delete_records(at("leader", tmp_path, 13), 20)
+    at("replica", tmp_path, 13, **limits)
+    files = at("replica", tmp_path, 13, number=1, **limits)
+
+    with files.open() as remote_log:
+        copy(remote_log)
+        plans, left = remote_log.deletions.plan_local_retention(EVERYTHING, NOW, max_segments=2)
+
+    assert left == []
+    # Two of orders-0 go together. One is its share, which orders-1 gets instead.
+    assert [(len(plan.segments), plan.waits) for plan in plans] == [(0, True), (2, False)]
+    assert "no more than 1 were allowed here" in str(plans[0].held_back)
+    assert run_on(files, "retain", "--max-segments", 2).exit_code == 0
 
 
 def test_many_segments_that_one_deleted_segment_spans_go_together(tmp_path: Path) -> None:
