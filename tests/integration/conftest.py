@@ -12,6 +12,7 @@ import pytest
 from integration.spark_submit import SparkSubmit, isolated_spark
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
+from support.live_sites import LiveSite
 from support.remote_servers import RemoteServers, running_servers
 
 
@@ -31,6 +32,20 @@ def start_kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPath
             return brokers.enter_context(RealKafka(kafka_programs, directory, log_dir=log_dir, properties=properties))
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
+    """A broker of a module's tests alone: they may restart it in the middle of segments, and delete records."""
+    with RealKafka(kafka_programs, tmp_path_factory.mktemp("live-kafka")) as started:
+        yield started
+
+
+@pytest.fixture
+def site(kafka: RealKafka, tmp_path: Path, request: pytest.FixtureRequest) -> LiveSite:
+    """A remote log beside that broker, of one topic named after the test, which the test makes."""
+    topic = request.node.name.partition("[")[0].removeprefix("test_")[:80]
+    return LiveSite(kafka, tmp_path, (topic,), {})
 
 
 @pytest.fixture(scope="module")

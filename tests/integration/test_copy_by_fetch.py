@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from servers.kafka_programs import KafkaPrograms
-from servers.real_kafka import RealKafka
 from support.kafka_clients import CODECS
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished, read
 from support.records import varied_records
@@ -24,19 +20,6 @@ from tiered_storage.remote_log.jobs.throttle import QuotaLimit
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.read_values import Isolation
-
-
-@pytest.fixture(scope="module")
-def kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
-    """A broker of these tests alone: they restart it in the middle of segments, and delete records."""
-    with RealKafka(kafka_programs, tmp_path_factory.mktemp("live-kafka")) as started:
-        yield started
-
-
-@pytest.fixture
-def site(kafka: RealKafka, tmp_path: Path, request: pytest.FixtureRequest) -> LiveSite:
-    topic = request.node.name.partition("[")[0].removeprefix("test_")[:80]
-    return LiveSite(kafka, tmp_path, (topic,), {})
 
 
 def test_every_codec_is_copied_as_the_broker_stores_it(site: LiveSite) -> None:

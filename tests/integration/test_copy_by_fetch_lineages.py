@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from servers.kafka_programs import KafkaPrograms
-from servers.real_kafka import RealKafka
 from support.kafka_clients import send
 from support.live_sites import LONG, SEGMENT_BYTES, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished, read
 from support.records import varied_records
@@ -32,19 +29,6 @@ from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.source.partition_log import PartitionLog, SegmentLocation, name_of
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
-
-
-@pytest.fixture(scope="module")
-def kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
-    """A broker of these tests alone: they restart it in the middle of segments, and delete records."""
-    with RealKafka(kafka_programs, tmp_path_factory.mktemp("live-kafka")) as started:
-        yield started
-
-
-@pytest.fixture
-def site(kafka: RealKafka, tmp_path: Path, request: pytest.FixtureRequest) -> LiveSite:
-    topic = request.node.name.partition("[")[0].removeprefix("test_")[:80]
-    return LiveSite(kafka, tmp_path, (topic,), {})
 
 
 def test_transactions_are_copied_once_decided_with_their_aborts(site: LiveSite) -> None:

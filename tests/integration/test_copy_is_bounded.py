@@ -6,15 +6,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-import pytest
 
-from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.live_sites import LONG, LiveSite, finished
 from tiered_storage.clock import wall_clock
@@ -35,12 +32,6 @@ class Peaks:
     folder: int
     memory: int
     segments: int
-
-
-@pytest.fixture(scope="module")
-def kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
-    with RealKafka(kafka_programs, tmp_path_factory.mktemp("large-kafka")) as started:
-        yield started
 
 
 def copied(kafka: RealKafka, root: Path, segments: int) -> Peaks:
