@@ -17,8 +17,9 @@ from kio.serial import entity_reader
 from servers.postgres_proxy import accepting
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_wire.connections.apis import API_VERSIONS, FETCH
-from tiered_storage.kafka_wire.connections.frames import Cursor
+from tiered_storage.kafka_wire.connections.frames import Cursor, body_of
 from tiered_storage.kafka_wire.fetch import FetchDecoder, FetchPosition
+from tiered_storage.kafka_wire.fetch_layout import read_fetch
 
 _LIBRDKAFKA = (b"librdkafka", b"confluent-kafka")
 """What it calls itself."""
@@ -48,6 +49,14 @@ class FetchedFrame:
         answer = FetchDecoder([position])(frame, FETCH, self.version, *struct.unpack(">i", frame[:4]))
         end = len(frame) - _TAGS_AFTER_RECORDS
         return frame[end - len(answer.partitions[0].records) : end]
+
+    @property
+    def entry(self) -> memoryview:
+        """The bytes about its partition, to be changed in place: number, error code, three offsets, and the rest."""
+        frame = memoryview(self.data)[4:]
+        cursor = body_of(frame, FETCH, self.version, *struct.unpack(">i", frame[:4]))
+        [found] = read_fetch(cursor, self.version).entries
+        return frame[found.start : found.end]
 
 
 Fault = Callable[[FetchedFrame], None]

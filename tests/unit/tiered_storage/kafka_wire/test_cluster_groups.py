@@ -3,8 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_fetch.v7.response import OffsetFetchResponsePartition, OffsetFetchResponseTopic
+from kio.static.constants import EntityType
 
 from tiered_storage.errors import (
     ClusterRefusedError,
@@ -100,13 +101,14 @@ def test_a_coordinator_that_must_not_tell_names_the_right() -> None:
 
 def of_orders(*partitions: tuple[int, int, int]) -> tuple[Any, ...]:
     """An answer's topics: the committed offset and the error code of each of the partitions of orders."""
+    kio: Any = load_payload_module(OFFSET_FETCH.key, OFFSET_FETCH.latest, EntityType.response)
     entries = tuple(
-        OffsetFetchResponsePartition(
+        kio.OffsetFetchResponsePartition(
             partition_index=number, committed_offset=offset, metadata="", error_code=ErrorCode(code)
         )
         for number, offset, code in partitions
     )
-    return (OffsetFetchResponseTopic(name="orders", partitions=entries),)
+    return (kio.OffsetFetchResponseTopic(name="orders", partitions=entries),)
 
 
 def test_what_a_group_has_committed_is_asked_of_its_coordinator() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from support.command_line import mentions
-from tiered_storage.errors import ClusterRefusedError, LineageContradictedError
+from tiered_storage.errors import ClusterRefusedError, LineageContradictedError, SourceClusterError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.remote_log.model import (
@@ -44,7 +44,7 @@ def a_log(
     start: int = 0,
     stable: int = 1000,
     lineage: tuple[EpochEntry, ...] = LINEAGE,
-    unknown: Mapping[str, str] | None = None,
+    unknown: Mapping[str, SourceClusterError] | None = None,
     elsewhere: Mapping[TopicPartition, Mapping[str, int]] | None = None,
 ) -> PartitionLog:
     groups = CommittedOffsets({TopicPartition("orders", 0): committed or {}, **(elsewhere or {})}, unknown or {})
@@ -161,7 +161,7 @@ def test_groups_and_topics_that_are_named_hold_nothing_back() -> None:
 
 
 def test_a_group_of_which_nothing_is_known_holds_back_everything_unless_it_is_named() -> None:
-    log = a_log({"done": 400}, unknown={"queue": "it is a share group"})
+    log = a_log({"done": 400}, unknown={"queue": ClusterRefusedError("it is a share group")})
     with pytest.raises(ClusterRefusedError, match=r"queue.*local\.retention\.ignored\.groups"):
         planned(log)
     assert offsets(planned(log, ignored=IgnoredReaders(frozenset({"queue"})))) == FOUR
