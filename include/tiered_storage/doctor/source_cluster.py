@@ -13,6 +13,7 @@ from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.log_directories import check_broker_directories
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.error_codes import TO_COPY, TO_TRIM, grant
 from tiered_storage.remote_log.context import open_metadata
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.source.cluster_trim import ConsumerGroups, topics_without
@@ -106,15 +107,11 @@ def _check_rights_to_copy(source: SegmentSource, topics: list[str], logs: list[P
     """Yield the rights that the login lacks to copy `topics`."""
     for topic in islice(topics_without(AclOperation.READ, source.access, topics), MOST_PARTITIONS_NAMED):
         message = f"topic {topic}: the login lacks the right Read, so nothing of it is copied"
-        yield wrong(_NAME, message, _grant("Read", f"--topic {topic}"))
+        yield wrong(_NAME, message, grant("Read", f"--topic {topic}", TO_COPY))
     uncut = [log.uncut for log in logs if log.uncut is not None]
     if uncut and all(one.size_on_disk is None and one.rules.files is None for one in uncut):
         message = "the login may not see the sizes of logs, so bursts of large records may be copied later"
-        yield note(_NAME, message, _grant("Describe", "--cluster"))
-
-
-def _grant(right: str, on: str) -> str:
-    return f"kafka-acls.sh --add --allow-principal User:... --operation {right} {on}"
+        yield note(_NAME, message, grant("Describe", "--cluster", TO_COPY))
 
 
 def _check_local_retention(source: SegmentSource, topics: list[str], settings: Settings) -> Iterator[Check]:
@@ -124,7 +121,7 @@ def _check_local_retention(source: SegmentSource, topics: list[str], settings: S
     lacking = topics_without(AclOperation.DELETE, source.access, topics)
     for topic in islice(lacking, MOST_PARTITIONS_NAMED):
         message = f"topic {topic}: the login lacks the right Delete, so nothing of it is trimmed"
-        yield wrong(_RETENTION, message, _grant("Delete", f"--topic {topic}"))
+        yield wrong(_RETENTION, message, grant("Delete", f"--topic {topic}", TO_TRIM))
     with ClusterClient.by_properties(source.access) as client:
         committed = ConsumerGroups(lambda: client, source.access).committed()
     ignored = settings.local_retention_ignored_groups

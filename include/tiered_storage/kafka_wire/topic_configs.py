@@ -14,7 +14,13 @@ from typing import Any, Final, Self
 from tiered_storage.errors import MalformedAnswerError
 from tiered_storage.kafka_log.log.log_config import INT64_MAX, LogConfig
 from tiered_storage.kafka_wire.connections.apis import DESCRIBE_CONFIGS
-from tiered_storage.kafka_wire.connections.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, error_name
+from tiered_storage.kafka_wire.connections.error_codes import (
+    FOR_EVERY_STEP,
+    NONE,
+    TOPIC_AUTHORIZATION_FAILED,
+    error_name,
+    grant,
+)
 from tiered_storage.kafka_wire.connections.frames import elements, entity, request, request_module
 
 TOPICS_AT_ONCE: Final = 500
@@ -164,7 +170,4 @@ def _why_unknown(topic: str, code: int) -> str:
     why = f"its settings cannot be read: {DESCRIBE_CONFIGS} failed with {error_name(code)} ({code})"
     if code != TOPIC_AUTHORIZATION_FAILED:
         return why
-    return (
-        f"{why}: grant the right with kafka-acls.sh --add --allow-principal User:... --operation DescribeConfigs "
-        f"--topic {topic}"
-    )
+    return f"{why}: {grant('DescribeConfigs', f'--topic {topic}', FOR_EVERY_STEP)}"

@@ -6,6 +6,7 @@ Source: Kafka's protocol guide; `retriable` is that of released Kafka, by kio.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
@@ -67,15 +68,25 @@ MOVED = frozenset(
 )
 """After these a client asks for the leader again."""
 
-_OPERATIONS = {
-    FETCH: "Read",
-    LIST_OFFSETS: "Describe",
-    METADATA: "Describe",
-    OFFSET_FOR_LEADER_EPOCH: "Describe",
-    OFFSET_FETCH: "Describe",
-    DELETE_RECORDS: "Delete",
+TO_COPY: Final = "to copy"
+TO_TRIM: Final = "to trim"
+FOR_EVERY_STEP: Final = "to copy, trim, expire, watch and enable"
+
+_RIGHTS = {
+    FETCH: ("Read", TO_COPY),
+    LIST_OFFSETS: ("Describe", FOR_EVERY_STEP),
+    METADATA: ("Describe", FOR_EVERY_STEP),
+    OFFSET_FOR_LEADER_EPOCH: ("Describe", FOR_EVERY_STEP),
+    OFFSET_FETCH: ("Describe", TO_TRIM),
+    DELETE_RECORDS: ("Delete", TO_TRIM),
 }
-"""The right on a topic that each request takes, as kafka-acls.sh names it."""
+"""The right on a topic that each request takes, as kafka-acls.sh names it, and for which steps."""
+
+
+def grant(right: str, on: str, step: str) -> str:
+    """Return how a person grants a missing `right` on what options of kafka-acls.sh name, which a `step` takes."""
+    return f"grant the right {right} ({step}): kafka-acls.sh --add --allow-principal User:... --operation {right} {on}"
+
 
 _REMEDIES = {
     OFFSET_OUT_OF_RANGE: "ask for the partition's first and last offsets",
@@ -88,8 +99,7 @@ _REMEDIES = {
     COORDINATOR_LOAD_IN_PROGRESS: "the broker still loads its consumer groups: try again",
     COORDINATOR_NOT_AVAILABLE: "the broker's group coordinator has not started yet: try again",
     NOT_COORDINATOR: "the broker has not begun to load its consumer groups yet: try again",
-    GROUP_AUTHORIZATION_FAILED: "grant the right with kafka-acls.sh --add --allow-principal User:... --operation "
-    "Describe --group '*'",
+    GROUP_AUTHORIZATION_FAILED: grant("Describe", "--group '*'", TO_TRIM),
     POLICY_VIOLATION: "cleanup.policy must contain delete for a deletion of records",
     KAFKA_STORAGE_ERROR: "the broker has lost a disk: check its log directories",
     LISTENER_NOT_FOUND: "the leader lacks the listener of bootstrap.servers: correct its listeners",
@@ -144,11 +154,8 @@ class PartitionError:
     def remedy(self) -> str:
         """What a person can do about it; empty if nothing is known."""
         if self.code == TOPIC_AUTHORIZATION_FAILED:
-            right = _OPERATIONS[self.api]
-            return (
-                f"{self.api} needs the right {right} on the topic: "
-                f"kafka-acls.sh --add --allow-principal User:... --operation {right} --topic {self.topic}"
-            )
+            right, step = _RIGHTS[self.api]
+            return grant(right, f"--topic {self.topic}", step)
         return _REMEDIES.get(self.code, "")
 
     def __str__(self) -> str:

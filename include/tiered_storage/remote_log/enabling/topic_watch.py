@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from tiered_storage.kafka_log.files.topic_partition import described_near, near_names
+from tiered_storage.kafka_wire.connections.error_codes import FOR_EVERY_STEP, grant
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.enabling.absent_topics import ShownTopics
 from tiered_storage.remote_log.enabling.broker_limits import lowered_findings
@@ -78,11 +79,9 @@ class TopicWatch:
             if near := near_names(name, self._names):
                 yield Finding(name, f"the settings file names it, and no such topic is there: {described_near(near)}")
             elif name in expected:
-                right = "kafka-acls.sh --add --allow-principal User:... --operation Describe"
+                right = grant("Describe", f"--topic {name}", FOR_EVERY_STEP)
                 yield Finding(
-                    name,
-                    "the settings file tiers it, and the cluster shows no such topic: if it is there, grant the right "
-                    f"with {right} --topic {name}",
+                    name, f"the settings file tiers it, and the cluster shows no such topic: if it is there, {right}"
                 )
 
     def _expected(self, scope: Selection) -> set[str]:

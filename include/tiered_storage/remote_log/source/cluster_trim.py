@@ -23,10 +23,12 @@ from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, 
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import (
     NONE,
+    TO_TRIM,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     PartitionError,
     error_name,
+    grant,
 )
 from tiered_storage.kafka_wire.metadata import (
     ClusterMetadata,
@@ -196,8 +198,7 @@ def _ensure_groups_are_shown(admin: AdminClient, ours: ClusterMetadata) -> None:
         )
     if AclOperation.DESCRIBE not in (found.authorized_operations or ()):
         raise ClusterRefusedError(
-            "brokers may hide consumer groups from this login: grant the right with kafka-acls.sh --add "
-            "--allow-principal User:... --operation Describe --cluster"
+            f"brokers may hide consumer groups from this login: {grant('Describe', '--cluster', TO_TRIM)}"
         )
 
 
@@ -251,8 +252,8 @@ def _coordinators(metadata: ClusterMetadata) -> Mapping[int, Leadership]:
         return {}
     if found.error_code == TOPIC_AUTHORIZATION_FAILED:
         raise ClusterRefusedError(
-            f"whether every group has a coordinator is unknown: grant the right with kafka-acls.sh --add "
-            f"--allow-principal User:... --operation Describe --topic {OFFSETS_TOPIC}"
+            "whether every group has a coordinator is unknown: "
+            f"{grant('Describe', f'--topic {OFFSETS_TOPIC}', TO_TRIM)}"
         )
     problems = {found.error_code, *(partition_problem(found, number) for number in found.partitions)} - {NONE}
     if problems:

@@ -114,10 +114,10 @@ def why_hidden(settings: Settings, topic: str = "NAME") -> str:
     """
     if not CLUSTER.is_named(settings):
         return ""
-    return (
-        "the login sees only topics on which it has the right Describe: kafka-acls.sh --add --allow-principal User:... "
-        f"--operation Describe --topic {topic}; "
-    )
+    from tiered_storage.kafka_wire.connections.error_codes import FOR_EVERY_STEP, grant
+
+    right = grant("Describe", f"--topic {topic}", FOR_EVERY_STEP)
+    return f"the login sees only topics that it may describe: {right}; "
 
 
 def client_properties_of(settings: Settings) -> dict[str, str]:

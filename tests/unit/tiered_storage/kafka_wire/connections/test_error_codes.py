@@ -11,6 +11,7 @@ from tiered_storage.kafka_wire.connections.apis import (
     FETCH,
     LIST_OFFSETS,
     METADATA,
+    OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
     Api,
 )
@@ -36,19 +37,20 @@ def test_a_code_of_a_later_kafka_is_shown_as_a_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("api", "right"),
+    ("api", "right", "step"),
     [
-        (FETCH, "Read"),
-        (LIST_OFFSETS, "Describe"),
-        (METADATA, "Describe"),
-        (OFFSET_FOR_LEADER_EPOCH, "Describe"),
-        (DELETE_RECORDS, "Delete"),
+        (FETCH, "Read", "(to copy)"),
+        (LIST_OFFSETS, "Describe", "(to copy, trim, expire, watch and enable)"),
+        (METADATA, "Describe", "(to copy, trim, expire, watch and enable)"),
+        (OFFSET_FOR_LEADER_EPOCH, "Describe", "(to copy, trim, expire, watch and enable)"),
+        (OFFSET_FETCH, "Describe", "(to trim)"),
+        (DELETE_RECORDS, "Delete", "(to trim)"),
     ],
     ids=str,
 )
-def test_a_missing_right_is_named(api: Api, right: str) -> None:
+def test_a_missing_right_is_named_with_the_steps_that_take_it(api: Api, right: str, step: str) -> None:
     error = PartitionError("orders", 3, api, error_codes.TOPIC_AUTHORIZATION_FAILED)
-    assert mentions(str(error), api, f"right {right} ", "topic")
+    assert mentions(str(error), api, f"right {right} ", step)
     assert f"--operation {right} --topic orders" in error.remedy
     assert type(error.as_exception()) is ClusterRefusedError
 
