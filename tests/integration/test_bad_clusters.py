@@ -15,6 +15,7 @@ from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.bad_clusters import AWAY, FAULTS, PATIENCE_SECONDS, SLOW_SECONDS, Fault, without_patience
 from support.command_line import mentions, run
+from support.live_sites import log_start
 from support.records import varied_records
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.context import store_options
@@ -102,6 +103,42 @@ def test_another_cluster_than_yesterday_is_named_until_it_is_confirmed(
     assert len(confirmed.rows) == len(copied.rows)
     assert wrong.exit_code == 1
     assert f"cluster.id says {yesterday}" in wrong.out + wrong.err
+
+
+def test_another_cluster_than_yesterday_deletes_nothing_in_either_tier(
+    real_kafka: RealKafka, another: RealKafka, tmp_path: Path
+) -> None:
+    name, only_there = "deleted-from-two-clusters", "deleted-from-one-cluster"
+    gone = {"retention.ms": 1, "local.retention.ms": 1, "local.deletion.allowed": True, "remote.deletion.allowed": True}
+    topics = {topic: {"remote.storage.enable": True, **gone} for topic in (name, only_there)}
+    for kafka, names in ((real_kafka, (name, only_there)), (another, (name,))):
+        for topic in names:
+            kafka.client.create_topic(topic, 1, SMALL_SEGMENTS | {"segment.ms": str(1 << 60)})
+            kafka.client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    settings = {"topics": topics, "remote.log.deletion.grace.ms": 0}
+    copied = run("copy", "--json", "--config", configured(tmp_path, real_kafka, **settings))
+    assert copied.exit_code == 0, copied.err
+
+    config = configured(tmp_path, another, **settings)
+    for command in ("retain", "expire"):
+        refused = run(command, "--config", config)
+        assert refused.exit_code == 1, refused
+        yesterday, today = real_kafka.client.cluster_id(), another.client.cluster_id()
+        assert mentions(refused.out + refused.err, yesterday, today, "bootstrap.servers", "cluster.id"), refused
+    for kafka, topic in ((real_kafka, name), (real_kafka, only_there), (another, name)):
+        assert log_start(kafka, topic) == 0
+    config = configured(tmp_path, real_kafka, **settings)
+    listed = run("segments", "--json", "--config", config).rows
+    assert len(listed) == len(copied.rows)
+    assert {row["state"] for row in listed} == {"COPY_SEGMENT_FINISHED"}
+
+    for command in ("retain", "expire"):
+        done = run(command, "--config", config)
+        assert done.exit_code == 0, done
+    for topic in (name, only_there):
+        assert log_start(real_kafka, topic) > 0
+    assert run("segments", "--json", "--config", config).rows == []
+    assert log_start(another, name) == 0
 
 
 def test_a_worker_whose_addresses_lead_to_another_cluster_copies_nothing_and_names_both(
@@ -229,8 +266,8 @@ def test_every_right_that_a_copy_lacks_is_named_and_other_topics_are_copied(
     assert unseen.rows
     assert {row["partition"] for row in unseen.rows} == {f"{granted}-0"}
     for right, words in (
-        (AclOperation.DESCRIBE, ["--operation DescribeConfigs", f"--topic {lacking}"]),
-        (AclOperation.DESCRIBE_CONFIGS, ["--operation Read", f"--topic {lacking}"]),
+        (AclOperation.DESCRIBE, ["--operation DescribeConfigs", f"--topic {lacking}", "(to copy, trim, expire"]),
+        (AclOperation.DESCRIBE_CONFIGS, ["--operation Read", f"--topic {lacking}", "(to copy)"]),
     ):
         guarded_broker.grant(lacking, {LIMITED: (right,)})
         for command in ("doctor", "copy"):

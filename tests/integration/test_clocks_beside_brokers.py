@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from servers.real_kafka import RealKafka
 from support.clocks import put_at
 from support.command_line import mentions
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, log_start, read
 from support.records import varied_records
 from tiered_storage import clock
 from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
 HOUR_MS = 3_600_000
@@ -94,3 +96,31 @@ def test_records_that_brokers_with_another_clock_stamped_are_all_copied(
     while site.copied():
         pass
     site.audited()
+
+
+def test_a_broker_an_hour_behind_deletes_only_what_is_remote_and_read(real_kafka: RealKafka, tmp_path: Path) -> None:
+    """By its timestamps all is an hour old already, which is past local retention."""
+    topic, client = "trimmed-an-hour-behind", real_kafka.client
+    trimmed = {name: value for name, value in DELETES.items() if not name.startswith(("retention", "remote.deletion"))}
+    site = LiveSite(real_kafka, tmp_path, (topic,), {"topics": {topic: trimmed}})
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG | {"message.timestamp.type": "LogAppendTime"})
+    produced = [Record(0, 1, b"key", bytes(100)) for _ in range(800)]
+
+    with our_clock(HOUR_MS):
+        sent = client.produce(topic, produced, batch_num_messages=20)
+        site.copied()
+        remote = ends(site)
+        read_to = remote[1] - 5
+        with closing(Consumer({"bootstrap.servers": real_kafka.bootstrap_servers, "group.id": topic})) as consumer:
+            consumer.commit(offsets=[TopicPartition(topic, 0, read_to)], asynchronous=False)
+        retained = site.run("retain")
+        site.audited()
+        both = read(site, Isolation.READ_UNCOMMITTED)
+
+    assert retained.exit_code == 0, retained.err
+    assert mentions(retained.err, f"{topic} at offset {read_to}")
+    start = log_start(real_kafka, topic)
+    assert start == remote[0] + 1 <= read_to
+    assert [record.offset for record in both] == list(range(remote[-1] + 1))
+    assert [record.offset for record in client.consume_all(topic, start=start)] == list(range(start, len(sent)))
+    assert ends(site) == remote

@@ -23,13 +23,11 @@ from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import mentions
 from support.kafka_clients import REQUEST_SECONDS, send
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, read
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, log_start, read
 from support.records import varied_records
 from tiered_storage.clock import wall_clock
-from tiered_storage.kafka_wire import partition_requests
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.metadata import Group
-from tiered_storage.kafka_wire.metadata import TopicPartition as Partition
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.read.read_values import Isolation
 
@@ -79,11 +77,7 @@ def remote(site: LiveSite, partition: int = 0) -> list[tuple[int, int]]:
 
 def begins(site: LiveSite, partition: int = 0, topic: str | None = None) -> int:
     """The broker's log start."""
-    asked = Partition(topic or site.topics[0], partition)
-    with ClusterClient.by_properties({"bootstrap.servers": site.kafka.bootstrap_servers}) as client:
-        found = client.list_offsets({asked: partition_requests.OffsetSpec.EARLIEST})[asked]
-    assert isinstance(found, partition_requests.ListedOffset)
-    return found.offset
+    return log_start(site.kafka, topic or site.topics[0], partition)
 
 
 def commit(site: LiveSite, group: str, offset: int) -> None:

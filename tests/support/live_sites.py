@@ -18,6 +18,9 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import read_leader_e
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_snapshot, read_producer_snapshot
 from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
@@ -124,3 +127,12 @@ def read(site: LiveSite, isolation: Isolation, start: int = 0) -> list[Record]:
     with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
         [partition] = [one for one in remote_log.segments.list_partitions() if one.partition == 0]
         return list(reader.records(partition, start, isolation=isolation))
+
+
+def log_start(kafka: RealKafka, topic: str, partition: int = 0) -> int:
+    """Return the broker's log start."""
+    asked = TopicPartition(topic, partition)
+    with ClusterClient.by_properties({"bootstrap.servers": kafka.bootstrap_servers}) as client:
+        found = client.list_offsets({asked: OffsetSpec.EARLIEST})[asked]
+    assert isinstance(found, ListedOffset)
+    return found.offset

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError, OffsetOutOfRangeError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, TopicIdPartition, finding_of
 from tiered_storage.remote_log.read.partition_view import look_at
@@ -108,8 +109,11 @@ class ExpiryPlanner:
     ) -> Iterator[tuple[TopicIdPartition, PartitionLog | UnreadablePartition | None]]:
         """Yield each selected partition once, with its local log.
 
-        If a log directory cannot be read as a whole, any partition may have its local log there.
+        If a log directory cannot be read as a whole, any partition may have its local log there; if the cluster is
+        another one than all copies are of, at another address.
         """
+        known, is_named = self.context.segments.list_partitions(), self.context.settings.cluster_id is not None
+        identities = LostIdentities(known, self.context.segments, is_cluster_named=is_named)
         unreadable: dict[str, UnreadablePartition] = {}
         beyond_reach: str | None = None
         seen: set[TopicIdPartition] = set()
@@ -117,13 +121,15 @@ class ExpiryPlanner:
             for log in configured_partitions(self.context.source):
                 if isinstance(log, UnreadablePartition):
                     unreadable[log.partition] = log
+                elif why := identities.why_unknown_cluster(log):
+                    beyond_reach = why
                 elif not log.is_internal:
                     seen.add(log.topic_id_partition)
                     if selection.matches(log.topic_id_partition.topic, log.topic_id_partition.partition):
                         yield log.topic_id_partition, log
         except TieredStorageError as error:
             beyond_reach = str(error)
-        for partition in self.context.segments.list_partitions():
+        for partition in known:
             if partition in seen or not selection.matches(partition.topic, partition.partition):
                 continue
             if beyond_reach is not None:

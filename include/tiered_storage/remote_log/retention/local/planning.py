@@ -84,7 +84,8 @@ class LocalRetentionPlanner:
     def _allowed(self, selection: Selection, moments: _Moments, left: list[Finding]) -> Iterator[_Allowed]:
         """Yield the partitions that may be trimmed; add to `left` those that somebody requested and that may not."""
         context = self.context
-        identities = LostIdentities(context.segments.list_partitions(), context.segments)
+        is_named = context.settings.cluster_id is not None
+        identities = LostIdentities(context.segments.list_partitions(), context.segments, is_cluster_named=is_named)
         for log in identities.recognised(context.source.partitions(), unless_remote=True):
             topic, number = name_of(log)
             name = log.partition if isinstance(log, UnreadablePartition) else str(log.topic_id_partition)
