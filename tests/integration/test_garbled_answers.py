@@ -277,7 +277,7 @@ def test_garbled_answers_about_a_topic_lose_nothing_and_hold_up_no_other(
             commit(kafka, name, ends[name] - 20)
         proxy.changes = {api.key: garbler}
         with monkeypatch.context() as patient:
-            without_patience(patient, 3)
+            without_patience(patient, 10)
             results = [site.run("copy"), site.run("retain")]
         proxy.changes = {}
         for result in results:

@@ -11,7 +11,8 @@ from typing import Final
 
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.error_codes import PartitionError
+from tiered_storage.kafka_wire.connections.apis import LIST_OFFSETS
+from tiered_storage.kafka_wire.connections.error_codes import NETWORK_EXCEPTION, PartitionError
 from tiered_storage.kafka_wire.fetch import IsolationLevel
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import ClusterMetadata, TopicPartition
@@ -73,6 +74,11 @@ def ask_lineages(
         asked = earlier
     # Once more: a leader forgets the epochs below its log start, and then answers as if the next one began there.
     starts = client.list_offsets(dict.fromkeys(offsets, int(OffsetSpec.EARLIEST)))
+    for each, start in starts.items():
+        if isinstance(start, ListedOffset) and start.offset < offsets[each].start:
+            # No log start goes back: where copies go over gaps, a false one would make a gap of what is there.
+            reason = f"one answer has the log start {offsets[each].start}, the next one {start.offset}: ask again"
+            failed[each] = PartitionError(each.topic, each.partition, LIST_OFFSETS, NETWORK_EXCEPTION, reason)
     return {
         each: start if isinstance(start, PartitionError) else failed.get(each) or _entries(ends[each], start)
         for each, start in starts.items()

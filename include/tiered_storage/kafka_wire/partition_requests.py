@@ -34,7 +34,8 @@ from tiered_storage.kafka_wire.metadata import TopicPartition
 
 CONSUMER = -1
 """The replica id of a client that is no broker."""
-_NOTHING_COMMITTED = -1
+_NONE = -1
+"""Stands for an offset, a timestamp or a leader epoch that there is none of."""
 
 FoundT_co = TypeVar("FoundT_co", covariant=True)
 
@@ -142,11 +143,15 @@ class ListOffsets:
         )
 
     def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, ListedOffset]]:
-        """Yield each partition's answer; see PartitionRequest."""
+        """Yield each partition's answer; see PartitionRequest. Raises MalformedAnswerError for what is no offset."""
         for topic in elements(answer.topics):
             for each in elements(topic.partitions):
+                partition = TopicPartition(topic.name, each.partition_index)
                 found = ListedOffset(each.offset, each.timestamp, each.leader_epoch)
-                yield TopicPartition(topic.name, each.partition_index), int(each.error_code), found
+                if min(found) < _NONE:
+                    # Written down, such a number would make the metadata unreadable.
+                    raise MalformedAnswerError(f"{partition}: it has {found}, with a number below {_NONE}")
+                yield partition, int(each.error_code), found
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,12 +288,12 @@ class CommittedOffsetsOfGroup:
         for topic in elements(answer.topics):
             for each in elements(topic.partitions):
                 read = TopicPartition(str(topic.name), int(each.partition_index))
-                if read in found or int(each.error_code) or each.committed_offset < _NOTHING_COMMITTED:
+                if read in found or int(each.error_code) or each.committed_offset < _NONE:
                     raise MalformedAnswerError(
                         f"of {read} it has the offset {each.committed_offset} and error {int(each.error_code)}"
                         f"{', twice' if read in found else ''}"
                     )
-                if each.committed_offset != _NOTHING_COMMITTED:
+                if each.committed_offset != _NONE:
                     found[read] = int(each.committed_offset)
         yield self.partition, int(answer.error_code), found
 
