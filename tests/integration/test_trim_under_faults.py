@@ -1,9 +1,9 @@
-"""Three brokers under load delete what is remote and read, while they are killed and their leaders move."""
+"""Three brokers under load delete what is remote and read, while they are killed and partitions and leaders move."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Event
 
@@ -11,18 +11,19 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from servers.kafka_programs import KafkaPrograms
-from support.broker_faults import pass_leadership_on, wait_for_replicas
+from support.broker_faults import pass_leadership_on, reassign, wait_for_replicas
 from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveSite, producer, rows_of, wait_for
 from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
 from tiered_storage_airflow.demo_cluster.load import Background
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 TRIMMED = {"remote.storage.enable": True, "local.deletion.allowed": True, "local.retention.ms": 1}
-GROUP = "reads-on"
+PROTOCOLS = ("classic", "consumer")
+"""Those of consumer groups: the second one is that of KIP-848."""
 STEP = 50
-"""Records that the group reads at once."""
+"""Records that a group reads at once."""
 
 
 @pytest.fixture
@@ -37,13 +38,15 @@ class SlowReader(Background):
     It commits what it has read after each step. What brokers delete before that, it never gets.
     """
 
-    def __init__(self, site: LiveSite, topic: str) -> None:
+    def __init__(self, site: LiveSite, topic: str, protocol: str) -> None:
         """Start nothing yet."""
-        super().__init__(GROUP)
+        self.group = f"reads-on-{protocol}"
+        super().__init__(self.group)
         self._topic = topic
         self._properties = {
             "bootstrap.servers": site.brokers.bootstrap_servers,
-            "group.id": GROUP,
+            "group.id": self.group,
+            "group.protocol": protocol,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "topic.metadata.refresh.interval.ms": 2000,
@@ -89,42 +92,54 @@ class SlowReader(Background):
         self.committed = dict(self.reached)
 
 
-def ensure_the_rest_is_there(site: LiveSite, topic: str, reader: SlowReader) -> None:
-    """See that no broker has deleted what is not remote, or what the group has not read."""
+def ensure_the_rest_is_there(site: LiveSite, topic: str, readers: Sequence[SlowReader]) -> None:
+    """See that no broker has deleted what is not remote, or what one of the groups has not read."""
     starts = site.log_starts(topic)
-    # Both only grow: a log start that was right stays below them.
-    ends, reached = site.remote_ends(), dict(reader.reached)
+    # All only grow: a log start that was right stays below them.
+    limits = [site.remote_ends(), *(dict(each.reached) for each in readers)]
     assert starts
-    assert all(start <= min(ends[number], reached[number]) for number, start in starts.items()), (starts, ends, reached)
+    assert all(start <= min(each[number] for each in limits) for number, start in starts.items()), (starts, limits)
 
 
-def test_brokers_that_are_killed_and_leaders_that_move_delete_only_what_is_remote_and_read(
+def test_brokers_that_are_killed_or_get_other_partitions_delete_only_what_is_remote_and_read(
     brokers: BrokerCluster, tmp_path: Path
 ) -> None:
     topic, ledger = "trimmed-under-faults", Ledger(tmp_path / "ledger.csv")
     brokers.create_topic(topic, 3, SMALL_SEGMENTS)
     site = LiveSite(brokers, tmp_path, (topic,), {"topics": {topic: TRIMMED}}).write()
-    with SlowReader(site, topic) as reader:
+    with ExitStack() as reading:
+        readers = [reading.enter_context(SlowReader(site, topic, protocol)) for protocol in PROTOCOLS]
         with producer(site, topic, ledger):
             # Before a group has committed anything, only its limits keep a partition.
-            wait_for(lambda: len(reader.committed) == 3, lambda: f"the group committed {reader.committed}")
+            wait_for(
+                lambda: all(len(each.committed) == 3 for each in readers),
+                lambda: f"the groups committed {[each.committed for each in readers]}",
+            )
             with CopyLoop(site, "retain", "expire") as runs:
                 runs.wait_for_trims(3)
                 for node in NODES:
                     brokers.kill(node)
                     runs.wait_for_trims()
-                    ensure_the_rest_is_there(site, topic, reader)
+                    ensure_the_rest_is_there(site, topic, readers)
                     brokers.start(node)
                     wait_for_replicas(brokers, topic)
                 for _ in range(2):
                     pass_leadership_on(brokers, topic)
                     runs.wait_for_trims(3)
-                    ensure_the_rest_is_there(site, topic, reader)
-        reader.hurry()
-        wait_for(lambda: reader.has_read(ledger), lambda: f"{len(ledger.acknowledged().keys() - reader.keys)} unread")
+                    ensure_the_rest_is_there(site, topic, readers)
+                reassign(brokers, topic, runs)
+                runs.wait_for_trims(3)
+                ensure_the_rest_is_there(site, topic, readers)
+        for each in readers:
+            each.hurry()
+        wait_for(
+            lambda: all(each.has_read(ledger) for each in readers),
+            lambda: f"unread: {[len(ledger.acknowledged().keys() - each.keys) for each in readers]}",
+        )
 
-    trims = [row for result in runs.others["retain"] for row in rows_of(result)]
-    assert any(f"{GROUP} at offset" in (row["held_back"] or "") for row in trims), trims
+    held_back = [row["held_back"] or "" for result in runs.others["retain"] for row in rows_of(result)]
+    for each in readers:
+        assert any(f"{each.group} at offset" in why for why in held_back), (each.group, held_back)
     everything = [*runs.results, *runs.others["retain"], *runs.others["expire"]]
     assert [result.err for result in everything if "Traceback" in result.err] == []
     site.catch_up()
