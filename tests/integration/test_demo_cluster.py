@@ -10,20 +10,21 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tiered_storage_airflow.demo_cluster.run import DAGS
 from tiered_storage_airflow.embedded.services import running_airflow
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_the_demo_on_a_live_cluster_finds_every_acknowledged_record_once_and_ends_all_it_started(
     tmp_path: Path,
 ) -> None:
     state = tmp_path / "demo-cluster"
-    command = [sys.executable, "-m", "tiered_storage_airflow.demo_cluster", "--state", str(state), "--seconds", "60"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
+    command = [sys.executable, "-m", "tiered_storage_airflow.demo_cluster", "--state", str(state)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3500)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    for fault in ("kill broker 3 (SIGKILL)", "kill a Spark job", "was killed; Airflow tries the task again"):
+    for fault in ("kill broker 3 (SIGKILL)", "kill a Spark job", "which copied, was killed"):
         assert fault in done.stdout
     [total] = re.findall(r"^ *all +([\d,]+) +([\d,]+) +([\d,]+) +(\d+) +(\d+) *$", done.stdout, re.MULTILINE)
     acknowledged, remote, local, lost, twice = (int(number.replace(",", "")) for number in total)
@@ -31,6 +32,11 @@ def test_the_demo_on_a_live_cluster_finds_every_acknowledged_record_once_and_end
     assert acknowledged == len(written) == remote + local
     assert remote > 0
     assert (lost, twice) == (0, 0)
+    [trimmed] = re.findall(r"the brokers have deleted ([\d,]+) of the remote ones", done.stdout)
+    assert 0 < int(trimmed.replace(",", "")) <= remote
+    for dag_id in DAGS:
+        assert re.search(rf"^ *{dag_id}: .*\d+ success", done.stdout, re.MULTILINE)
+    assert f"the consumer got {acknowledged:,} of {acknowledged:,} acknowledged records" in done.stdout
     assert running_airflow(state) is None
     left = [each for each in psutil.process_iter(["cmdline"]) if str(state) in " ".join(each.info["cmdline"] or ())]
     assert left == []

@@ -15,7 +15,7 @@ from tiered_storage_airflow.embedded.environment import PROJECT_ROOT
 
 
 def main() -> int:
-    """Run the demo; return 0 only if every acknowledged record is in the tiers exactly once."""
+    """Run the demo; return 0 only if every acknowledged record is in the tiers once and came to the consumer."""
     parser = argparse.ArgumentParser(prog="make demo-cluster", description="Copy from a live cluster under faults.")
     state = PROJECT_ROOT / ".state" / "demo-cluster"
     parser.add_argument("--state", type=Path, default=state, help="where the demo works")
@@ -29,7 +29,7 @@ def main() -> int:
     except TieredStorageError as error:
         console.print(f"the demo failed: {error}", markup=False, highlight=False, soft_wrap=True)
         return 1
-    console.print("Nothing was lost, nothing is there twice." if is_right else "The ledger is not right: see above.")
+    console.print("Nothing was lost, nothing is there twice." if is_right else "Not every record is right: see above.")
     return 0 if is_right else 1
 
 

@@ -1,4 +1,4 @@
-"""The settings file, the connections and the schedule of the demo's Airflow."""
+"""The settings file, the connections and the schedules of the demo's Airflow."""
 
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ from tiered_storage_airflow.demo_cluster.s3_server import ACCESS_KEY, BUCKET, RE
 from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE
 from tiered_storage_airflow.forms.fields import TOPICS_VARIABLE
 
-SCHEDULE_SECONDS = 15
+SCHEDULES = {"copy_segments": 15, "watch_remote_log": 30, "expire_remote_segments": 60}
+"""How many seconds lie between two runs of a DAG. Local retention needs none: it runs after each copy."""
+LOCAL_RETENTION_MS = 10_000
+_TRIMMED = {
+    "remote.storage.enable": True,
+    "local.deletion.allowed": True,
+    "local.retention.ms": LOCAL_RETENTION_MS,
+}
 _DATABASE = "metadata"
 
 # Airflow reads this file by itself: https://airflow.apache.org/docs/apache-airflow/stable/cluster-policies
 _POLICY = f'''\
-"""Written by make demo-cluster: two minutes are too short for a schedule of five."""
+"""Written by make demo-cluster: two minutes are too short for schedules of minutes and hours."""
 
 from datetime import timedelta
 
@@ -31,8 +38,9 @@ from datetime import timedelta
 def dag_policy(dag):
     from airflow.sdk import DeltaDataIntervalTimetable
 
-    if dag.dag_id == "copy_segments":
-        dag.timetable = DeltaDataIntervalTimetable(timedelta(seconds={SCHEDULE_SECONDS}))
+    seconds = {SCHEDULES}.get(dag.dag_id)
+    if seconds is not None:
+        dag.timetable = DeltaDataIntervalTimetable(timedelta(seconds=seconds))
 '''
 
 
@@ -52,7 +60,7 @@ class ClusterSite:
         return self.state / "tiered_storage.yaml"
 
     def write(self, airflow_home: Path) -> None:
-        """Write the settings file, create the database, and give the Airflow at `airflow_home` the demo's schedule."""
+        """Write the settings file, create the database, and give the Airflow at `airflow_home` the demo's schedules."""
         self.postgres.database(_DATABASE)
         settings = {
             "bootstrap.servers": self.bootstrap_servers,
@@ -62,7 +70,8 @@ class ClusterSite:
             "rsm.config.region": REGION,
             "rsm.config.allow.http": True,
             "rlmm.config.url": f"postgresql://127.0.0.1:{self.postgres.port}/{_DATABASE}",
-            "topics": {topic: {"remote.storage.enable": True} for topic in self.topics},
+            "scheduled.deletion.enable": True,
+            "topics": {topic: dict(_TRIMMED) for topic in self.topics},
         }
         self.config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         policies = airflow_home / "config"

@@ -75,7 +75,8 @@ class Ledger:
 class Verdict:
     """How many acknowledged records there are, and where: in the remote tier; else on the brokers only; else lost.
 
-    `twice` counts records at more than one place, and offsets that a tier gives more than once.
+    `twice` counts records at more than one place, and offsets that a tier gives more than once. `trimmed` counts the
+    remote records that the brokers have no more.
     """
 
     acknowledged: int
@@ -83,6 +84,7 @@ class Verdict:
     local: int
     lost: int
     twice: int
+    trimmed: int = 0
     examples: tuple[str, ...] = ()
 
     @property
@@ -97,6 +99,7 @@ class Verdict:
             self.local + other.local,
             self.lost + other.lost,
             self.twice + other.twice,
+            self.trimmed + other.trimmed,
             (*self.examples, *other.examples)[:MOST_NAMED],
         )
 
@@ -136,6 +139,7 @@ def _judge(acknowledged: Mapping[bytes, Place], remote: Tier, local: Tier) -> Ve
         local=len(in_local - in_remote),
         lost=len(lost),
         twice=len(moved) + len(repeated),
+        trimmed=len(in_remote - in_local),
         examples=tuple(examples[:MOST_NAMED]),
     )
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ from tiered_storage.private_files import make_private_folder
 from tiered_storage_airflow.demo.expectation import DemoError
 from tiered_storage_airflow.demo.run import run_dag
 from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster, free_ports
-from tiered_storage_airflow.demo_cluster.cluster_site import SCHEDULE_SECONDS, ClusterSite
+from tiered_storage_airflow.demo_cluster.cluster_site import SCHEDULES, ClusterSite
 from tiered_storage_airflow.demo_cluster.kafka_programs import KafkaPrograms
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, Verdict, judge, read_local, read_remote
 from tiered_storage_airflow.demo_cluster.load import LoadConsumer, LoadProducer
@@ -39,10 +39,16 @@ RATE = 150
 TOPIC_CONFIG = {"segment.bytes": str(1 << 20)}
 """The least that a broker allows, so that segments close within seconds."""
 KILLED_BROKER = NODES[-1]
-SPARK_WITHIN = 300.0
+SPARK_WITHIN = 900.0
 CAUGHT_UP_WITHIN = 900.0
 _SPARK_CLASS = "org.apache.spark.deploy.SparkSubmit"
+_SPARK_LAUNCHER = "org.apache.spark.launcher.Main"
+"""It starts first, with the same arguments, and ends once Spark begins."""
+_SPARK_WORKER = "pyspark.daemon"
+_COPY_JOB = "copy_segments.py"
 _DAG = "copy_segments"
+DAGS = (*SCHEDULES, "enforce_local_retention")
+"""What runs without a person: on a schedule, and local retention after each copy."""
 
 
 @dataclass(slots=True)
@@ -56,7 +62,10 @@ class ClusterDemo:
     _consumed: int = field(default=0, init=False)
 
     def run(self) -> bool:
-        """Run every step, and stop all that was started; return whether no record was lost or is there twice.
+        """Run every step, and stop all that was started.
+
+        Return whether no record was lost or is there twice, the consumer got all of them, and the brokers deleted some
+        that are remote.
 
         Raises TieredStorageError if a step fails.
         """
@@ -77,7 +86,8 @@ class ClusterDemo:
             airflow = EmbeddedAirflow(self.state, self.state / "tiered_storage.yaml", free_ports(1)[0])
             site = ClusterSite(self.state, brokers.bootstrap_servers, TOPICS, s3, postgres)
             site.write(airflow.home)
-            with self.step(f"Airflow: start it, with {_DAG} every {SCHEDULE_SECONDS} s"):
+            often = ", ".join(f"{dag_id} every {seconds} s" for dag_id, seconds in SCHEDULES.items())
+            with self.step(f"Airflow: start it, with {often}"):
                 running.callback(services.down, self.state, say=self.say)
                 started = services.up(airflow, say=self.say, environ=site.airflow_environment())
             ledger = Ledger(self.state / "ledger.csv")
@@ -92,10 +102,10 @@ class ClusterDemo:
                 with site.open() as remote_log:
                     remote = read_remote(remote_log)
                 verdicts = judge(ledger.acknowledged(), remote, read_local(client, TOPICS))
-        return self._report(verdicts)
+        return report(self.console, verdicts, self._consumed)
 
     def _live(self, brokers: BrokerCluster, ledger: Ledger, api: AirflowApi, started: RunningAirflow) -> None:
-        """Let clients work while the DAG runs on its schedule, and kill a broker and a Spark job meanwhile."""
+        """Let clients work while the DAGs run on their schedules, and kill a broker and a Spark job meanwhile."""
         client = {"bootstrap.servers": brokers.bootstrap_servers}
         with ExitStack() as clients:
             self.say(f"clients: an idempotent producer for each of {', '.join(TOPICS)}, and a consumer of both")
@@ -104,9 +114,13 @@ class ClusterDemo:
                 for topic in TOPICS
             ]
             consumer = clients.enter_context(LoadConsumer(list(TOPICS), client))
+            with self.step("consumer: wait for its first record; what its group has not read yet, brokers keep"):
+                if not wait_until(lambda: bool(consumer.keys), CAUGHT_UP_WITHIN):
+                    raise DemoError("the consumer got no record")
             # The first run is of an interval that has ended already; all runs of this Airflow are ours.
-            begun, since = time.monotonic(), datetime.now(UTC) - timedelta(hours=1)
-            api.unpause(_DAG)
+            begun, since = time.monotonic(), datetime.now(UTC) - timedelta(hours=2)
+            for dag_id in DAGS:
+                api.unpause(dag_id)
             self._wait_until(begun + self.seconds / 4)
             with self.step(f"fault: kill broker {KILLED_BROKER} (SIGKILL); its partitions move to the other two"):
                 brokers.kill(KILLED_BROKER)
@@ -114,7 +128,7 @@ class ClusterDemo:
             with self.step(f"fault: start broker {KILLED_BROKER} again"):
                 brokers.start(KILLED_BROKER)
             with self.step("fault: kill a Spark job in the middle of its copy (SIGKILL)"):
-                self._kill_spark(started)
+                self._kill_copy(started)
             self._wait_until(begun + self.seconds)
             with self.step("clients: stop, and wait for the last acknowledgements"):
                 for producer in producers:
@@ -122,50 +136,43 @@ class ClusterDemo:
                 acknowledged = ledger.acknowledged().keys()
                 wait_until(lambda: acknowledged <= consumer.keys, CAUGHT_UP_WITHIN)
                 self._consumed = len(acknowledged & consumer.keys)
-            with self.step("catch up: wait for a scheduled run that began after the last record"):
-                self._wait_for_run_after(api, datetime.now(UTC), since)
+            with self.step("catch up: wait for a scheduled copy that began after the last record"):
+                self._wait_for_run(api, _DAG, since, began_after=datetime.now(UTC))
+            with self.step("runs that nobody triggered: at least one of each DAG has succeeded"):
+                for dag_id in DAGS:
+                    self._wait_for_run(api, dag_id, since, began_after=since)
 
-    def _kill_spark(self, started: RunningAirflow) -> None:
-        found: list[psutil.Process] = []
+    def _kill_copy(self, started: RunningAirflow) -> None:
+        killed: list[int] = []
 
-        def runs() -> bool:
-            found[:] = [each for each in members(started.services, started.mark) if _is_spark(each)]
-            return bool(found)
+        def kills() -> bool:
+            for process in members(started.services, started.mark):
+                # A copy may end between the look and the signal: the next one is killed then.
+                with suppress(psutil.NoSuchProcess):
+                    if is_copying(process):
+                        process.kill()
+                        killed.append(process.pid)
+            return bool(killed)
 
-        if not wait_until(runs, SPARK_WITHIN, interval=0.5):
-            raise DemoError(f"no Spark job ran within {SPARK_WITHIN:.0f} s: see {started.service_logs}")
-        for process in found:
-            process.send_signal(signal.SIGKILL)
-            self.say(f"  process {process.pid} was killed; Airflow tries the task again")
+        if not wait_until(kills, SPARK_WITHIN, interval=0.2):
+            raise DemoError(f"no Spark job copied within {SPARK_WITHIN:.0f} s: see {started.service_logs}")
+        for pid in killed:
+            self.say(f"  process {pid}, which copied, was killed: what it did not commit is copied again")
 
-    def _wait_for_run_after(self, api: AirflowApi, moment: datetime, since: datetime) -> None:
-        def caught_up() -> bool:
+    def _wait_for_run(self, api: AirflowApi, dag_id: str, since: datetime, began_after: datetime) -> None:
+        """Wait for a successful run that `began_after` then, and print how the runs since `since` ended."""
+
+        def has_succeeded() -> bool:
             return any(
-                run.state == "success" and run.started is not None and run.started >= moment
-                for run in api.runs(_DAG, since)
+                run.state == "success" and run.started is not None and run.started >= began_after
+                for run in api.runs(dag_id, since)
             )
 
-        is_done = wait_until(caught_up, CAUGHT_UP_WITHIN, interval=1)
-        for run in api.runs(_DAG, since):
-            self.say(f"  {_DAG}: {run.run_type} run of {run.run_after:%H:%M:%S} is {run.state}")
+        is_done = wait_until(has_succeeded, CAUGHT_UP_WITHIN, interval=1)
+        states = Counter(run.state for run in api.runs(dag_id, since))
+        self.say(f"  {dag_id}: " + ", ".join(f"{number} {state}" for state, number in sorted(states.items())))
         if not is_done:
-            raise DemoError(f"{_DAG}: no run succeeded within {CAUGHT_UP_WITHIN:.0f} s after the last record")
-
-    def _report(self, verdicts: Mapping[str, Verdict]) -> bool:
-        total = sum(verdicts.values(), Verdict(0, 0, 0, 0, 0))
-        table = Table(box=box.SIMPLE, title="Acknowledged records: where they are now", title_justify="left")
-        for name in ("topic", "acknowledged", "remote", "local", "lost", "twice"):
-            table.add_column(name, justify="left" if name == "topic" else "right")
-        for name, each in [*verdicts.items(), ("all", total)]:
-            numbers = (each.acknowledged, each.remote, each.local, each.lost, each.twice)
-            table.add_row(name, *(f"{number:,}" for number in numbers))
-        self.console.print()
-        self.console.print(table)
-        self.say("remote: copied to the store; local: on the brokers only, in segments that are not full yet")
-        self.say(f"the consumer got {self._consumed:,} of {total.acknowledged:,} acknowledged records")
-        for example in total.examples:
-            self.say(f"  {example}")
-        return total.is_right and total.remote > 0
+            raise DemoError(f"{dag_id}: no run succeeded within {CAUGHT_UP_WITHIN:.0f} s")
 
     def _wait_until(self, moment: float) -> None:
         time.sleep(max(0.0, moment - time.monotonic()))
@@ -183,8 +190,38 @@ class ClusterDemo:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _is_spark(process: psutil.Process) -> bool:
+def report(console: Console, verdicts: Mapping[str, Verdict], consumed: int) -> bool:
+    """Print where the acknowledged records are, and how many of them the consumer got; return whether that is right."""
+    total = sum(verdicts.values(), Verdict(0, 0, 0, 0, 0))
+    table = Table(box=box.SIMPLE, title="Acknowledged records: where they are now", title_justify="left")
+    for name in ("topic", "acknowledged", "remote", "local", "lost", "twice"):
+        table.add_column(name, justify="left" if name == "topic" else "right")
+    for name, each in [*verdicts.items(), ("all", total)]:
+        numbers = (each.acknowledged, each.remote, each.local, each.lost, each.twice)
+        table.add_row(name, *(f"{number:,}" for number in numbers))
+    console.print()
+    console.print(table)
+    for line in (
+        "remote: copied to the store; local: on the brokers only, in segments that are not full yet",
+        f"the brokers have deleted {total.trimmed:,} of the remote ones: local retention",
+        f"the consumer got {consumed:,} of {total.acknowledged:,} acknowledged records",
+        *(f"  {example}" for example in total.examples),
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return total.is_right and total.trimmed > 0 and consumed == total.acknowledged
+
+
+def is_copy(command: Sequence[str]) -> bool:
+    """Return whether `command` is that of the copy's Spark: not of another job, and not of Spark's launcher."""
+    names = {Path(word).name for word in command}
+    return {"java", _SPARK_CLASS, _COPY_JOB} <= names and _SPARK_LAUNCHER not in names
+
+
+def is_copying(process: psutil.Process) -> bool:
+    """Return whether a process is the copy's Spark, and a worker of it has begun."""
     try:
-        return process.name() == "java" and _SPARK_CLASS in process.cmdline()
+        started = process.children(recursive=True) if is_copy(process.cmdline()) else []
+        # The first of them only starts the others, one for each task.
+        return sum(_SPARK_WORKER in each.cmdline() for each in started) > 1
     except psutil.Error:
         return False

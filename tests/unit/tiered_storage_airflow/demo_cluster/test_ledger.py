@@ -18,7 +18,7 @@ def test_a_record_counts_where_it_is_and_remote_first() -> None:
 
     verdict = judge(ACKNOWLEDGED, remote, local)
 
-    assert verdict == {"orders": Verdict(3, remote=2, local=1, lost=0, twice=0)}
+    assert verdict == {"orders": Verdict(3, remote=2, local=1, lost=0, twice=0, trimmed=1)}
     assert verdict["orders"].is_right
 
 
@@ -58,7 +58,7 @@ def test_topics_are_judged_apart_and_add_up() -> None:
     assert verdicts["orders"].is_right
     assert not verdicts["payments"].is_right
     assert verdicts["orders"] + verdicts["payments"] == Verdict(
-        2, 1, 0, 1, 0, ("lost: p, acknowledged in payments-0 at offset 0",)
+        2, 1, 0, 1, 0, 1, ("lost: p, acknowledged in payments-0 at offset 0",)
     )
 
 
