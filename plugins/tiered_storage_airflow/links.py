@@ -23,18 +23,20 @@ READ_SERVICE = f"{REPORTS}/v1"
 
 
 class ReportLink(BaseOperatorLink):
-    """Links to the page with the run's summaries and the files that its tasks wrote."""
+    """Links to the page with the run's summaries and the files that its tasks wrote on the operator's cluster."""
 
     name = "Report"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - Airflow's
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """Return the page's address, on the API server that shows the task."""
-        return report_url(ti_key.dag_id, ti_key.run_id)
+        return report_url(ti_key.dag_id, ti_key.run_id, getattr(operator, "cluster", None))
 
 
-def report_url(dag_id: str, run_id: str) -> str:
+def report_url(dag_id: str, run_id: str, cluster: str | None = None) -> str:
     """Return the address of a run's report, without a host, below the path of Airflow's `api.base_url`."""
-    return f"{_base_path()}{REPORTS}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+    return (
+        f"{_base_path()}{REPORTS}{below_reports(cluster)}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+    )
 
 
 def page_url() -> str:
@@ -43,7 +45,7 @@ def page_url() -> str:
 
 
 def below_reports(cluster: str | None) -> str:
-    """Return the path, below REPORTS, of the read service and the pages of a cluster; of the first one, nothing."""
+    """Return the path, below REPORTS, of what belongs to a cluster; of the first one, nothing."""
     return "" if cluster is None else f"/clusters/{cluster}"
 
 

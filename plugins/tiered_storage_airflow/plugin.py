@@ -6,20 +6,19 @@ plugins/tiered_storage_plugin.py.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
 from tiered_storage_airflow.forms import fields  # noqa: F401 - the API server checks forms, and loads no DAG file
 from tiered_storage_airflow.links import REPORTS, ReportLink, page_url
-from tiered_storage_airflow.web_app import read_service
 
 
 class TieredStoragePlugin(AirflowPlugin):
     """Registers the application, the menu entry and the link."""
 
     name = "tiered_storage"
-    fastapi_apps: list[Any] = [{"app": read_service(), "url_prefix": REPORTS, "name": "Remote Log"}]  # noqa: RUF012
     external_views: list[Any] = [  # noqa: RUF012
         {
             "name": "Remote Log",
@@ -30,3 +29,15 @@ class TieredStoragePlugin(AirflowPlugin):
         }
     ]
     operator_extra_links: list[Any] = [ReportLink()]  # noqa: RUF012
+
+    @property
+    def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
+        """The application, built when the API server asks for it: every task of the installation loads the plugin."""
+        return _applications()
+
+
+@cache
+def _applications() -> list[Any]:
+    from tiered_storage_airflow.web_app import read_service  # noqa: PLC0415 - half a thousand modules of the API server
+
+    return [{"app": read_service(), "url_prefix": REPORTS, "name": "Remote Log"}]

@@ -1,6 +1,6 @@
 """The application that the API server mounts at /remote-log: reports of runs, the read service at /v1, pages at /page.
 
-The read service and the pages of another cluster are at /clusters/west/v1 and /clusters/west/page.
+Those of another cluster are below /clusters/west, as are the reports of the tasks that work on it.
 
 Every route needs a login. Whoever may see the run's DAG may see its reports; Airflow's own checks decide that. Reports
 only read files below `runs/` of the work area: the folder follows from the ids of DAG and run, and the file's name must
@@ -10,26 +10,29 @@ be one of a listing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing
-from typing import TYPE_CHECKING
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag, requires_authenticated
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
-from starlette.routing import Mount
 
-from tiered_storage_airflow.clusters import cluster_of_dag, clusters
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.context import open_work_area
+from tiered_storage.remote_log.jobs.work_area import WorkArea
+from tiered_storage.settings.settings import load_cluster_settings
+from tiered_storage_airflow.clusters import clusters
+from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 from tiered_storage_airflow.links import below_reports
+from tiered_storage_airflow.metrics_endpoint import MetricsEndpoint
+from tiered_storage_airflow.page.app import page_app
+from tiered_storage_airflow.read_service.problem import ProblemError, too_late
+from tiered_storage_airflow.read_service.routes.api import read_api
+from tiered_storage_airflow.read_service.service import ReadService
 from tiered_storage_airflow.rendering import render
 from tiered_storage_airflow.runs.summary import SUMMARY, RunSummary
 from tiered_storage_airflow.runs.task_context import folder_name
-
-if TYPE_CHECKING:
-    from tiered_storage.remote_log.jobs.work_area import WorkArea
-    from tiered_storage_airflow.read_service.service import ReadService
-
 
 _HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Cache-Control": "no-store"}
 
@@ -38,60 +41,54 @@ MOST_BYTES_SHOWN = 5_000_000
 
 
 def read_service() -> FastAPI:
-    """Return the application."""
-    app = FastAPI(
+    """Return the application; its routes are there while it runs."""
+    return FastAPI(
         title="Remote Log",
         dependencies=[Depends(requires_authenticated())],
-        lifespan=_with_api,
+        lifespan=_with_routes,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
     )
 
-    @app.get(
-        "/dags/{dag_id}/runs/{run_id:path}",
-        dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))],
-    )
-    async def run_report(request: Request, dag_id: str, run_id: str, file: str | None = None) -> Response:
-        return await _in_time(request.app.state.read_service, lambda: _answer(dag_id, run_id, file))
-
-    return app
-
 
 @asynccontextmanager
-async def _with_api(app: FastAPI) -> AsyncIterator[None]:
-    """Mount the read service while the API server runs; Airflow's other processes import only this module."""
-    from tiered_storage_airflow.metrics_endpoint import MetricsEndpoint  # noqa: PLC0415 - see above
-    from tiered_storage_airflow.page.app import page_app  # noqa: PLC0415
-    from tiered_storage_airflow.read_service.routes.api import read_api  # noqa: PLC0415
-    from tiered_storage_airflow.read_service.service import ReadService  # noqa: PLC0415
-
+async def _with_routes(app: FastAPI) -> AsyncIterator[None]:
+    """Serve the reports, the read service and the pages of every cluster while the API server runs."""
     services = [ReadService(cluster=cluster.name) for cluster in clusters()]
     app.state.read_service = services[0]
-    mounted = [
-        Mount(f"{below_reports(service.cluster)}{path}", app=application(service))
-        for service in services
-        for path, application in (("/v1", read_api), ("/page", page_app))
-    ]
-    app.router.routes.extend(mounted)
+    before = list(app.router.routes)
+    for service in services:
+        place = below_reports(service.cluster)
+        app.add_api_route(
+            f"{place}/dags/{{dag_id}}/runs/{{run_id:path}}",
+            _report_of(service),
+            dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))],
+        )
+        app.mount(f"{place}/v1", read_api(service))
+        app.mount(f"{place}/page", page_app(service))
     endpoints = [MetricsEndpoint(service.metrics, service.cluster) for service in services]
     try:
         for endpoint in endpoints:
             endpoint.start()
         yield
     finally:
-        for mount in mounted:
-            app.router.routes.remove(mount)
+        app.router.routes[:] = before
         for endpoint in endpoints:
             endpoint.close()
         for service in services:
             service.close()
 
 
+def _report_of(service: ReadService) -> Callable[..., Awaitable[Response]]:
+    async def run_report(dag_id: str, run_id: str, file: str | None = None) -> Response:
+        return await _in_time(service, lambda: _answer(service.cluster, dag_id, run_id, file))
+
+    return run_report
+
+
 async def _in_time(service: ReadService, work: Callable[[], Response]) -> Response:
     """Return the result of `work`, on our own thread: the API server's threads must not wait for the work area."""
-    from tiered_storage_airflow.read_service.problem import ProblemError, too_late  # noqa: PLC0415 - as above
-
     try:
         async with asyncio.timeout(service.seconds_to_answer):
             return await service.reports.run(work)
@@ -102,12 +99,10 @@ async def _in_time(service: ReadService, work: Callable[[], Response]) -> Respon
     raise HTTPException(problem.status, problem.detail, dict(problem.headers))
 
 
-def _answer(dag_id: str, run_id: str, file: str | None) -> Response:
-    from tiered_storage.errors import TieredStorageError  # noqa: PLC0415 - loaded with the first request
-
+def _answer(cluster: str | None, dag_id: str, run_id: str, file: str | None) -> Response:
     folder = f"runs/{folder_name(dag_id, run_id)}"
     try:
-        with closing(_work_area(cluster_of_dag(dag_id))) as work:
+        with closing(_work_area(cluster)) as work:
             names = sorted(work.names(folder))
             if not names:
                 raise HTTPException(404, f"the run {run_id} of {dag_id} has no files in the work area (yet)")
@@ -121,10 +116,6 @@ def _answer(dag_id: str, run_id: str, file: str | None) -> Response:
 
 
 def _work_area(cluster: str | None) -> WorkArea:
-    from tiered_storage.remote_log.context import open_work_area  # noqa: PLC0415 - as above
-    from tiered_storage.settings.settings import load_cluster_settings  # noqa: PLC0415
-    from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook  # noqa: PLC0415
-
     settings = load_cluster_settings(cluster)
     return open_work_area(settings, RemoteStorageHook(cluster=cluster).options(settings))
 

@@ -188,6 +188,17 @@ class AirflowHome:
             found = session.scalars(select(AssetEvent).where(AssetEvent.source_run_id == run.run_id))
             return [dict(event.extra) for event in found]
 
+    def announced_by(self, run: FinishedRun, cluster: str | None = None) -> list[str]:
+        """Return the partitions that the one asset event of `run` announces."""
+        from tiered_storage.remote_log.model import TopicIdPartition
+        from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
+
+        [event] = self.events_of(run)
+        with RemoteLogHook(cluster=cluster).get_conn() as remote_log:
+            partitions = [str(each) for each in remote_log.work.read(event["path"], TopicIdPartition)]
+        assert event["partitions"] == len(partitions)
+        return partitions
+
     def rendered(self, run: FinishedRun) -> str:
         """Return all that Airflow shows and keeps of the run beside its logs: rendered fields and XComs, as text."""
         from airflow.models.renderedtifields import RenderedTaskInstanceFields

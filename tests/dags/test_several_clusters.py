@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 import yaml
 from starlette.testclient import TestClient
 
-from dags.airflow_runs import AirflowHome
+from dags.airflow_runs import OWN_DAGS, AirflowHome
 from support.airflow_home import PROJECT
 from support.command_line import mentions
 from support.read_service_site import login
@@ -49,7 +51,7 @@ def test_runs_of_a_cluster_copy_and_trim_its_own_topics_alone(
     assert (west.finished("orders-0"), west.finished("clicks-0")) == ([0], [])
     assert not site.state.exists() or site.finished("orders-0") == []
     [event] = airflow.events_of(copied)
-    assert event["partitions"] == ["orders-0"]
+    assert airflow.announced_by(copied, "west") == ["orders-0"]
 
     trimmed = airflow.run_for_events("enforce_local_retention__west", [event], asset="remote_log__west")
     assert trimmed.state == "success", trimmed.messages
@@ -138,8 +140,23 @@ def test_the_pages_and_the_read_service_of_a_cluster_are_below_its_name(
     assert '<a href="/remote-log/clusters/west/page/">west</a>' in first.text
 
     run = airflow.run("plan_deletions__west")
-    report = api.get(report_url("plan_deletions__west", run.run_id), headers=login("somebody", "ADMIN"))
+    report = api.get(report_url("plan_deletions__west", run.run_id, "west"), headers=login("somebody", "ADMIN"))
     assert report.status_code == 200
+
+
+def test_each_task_of_ones_own_dag_links_to_its_files_on_its_cluster(api: TestClient, airflow: AirflowHome) -> None:
+    run = airflow.run("nightly__west", folder=OWN_DAGS)
+    assert run.state == "success", run.messages
+    admin = login("somebody", "ADMIN")
+    for task_id, cluster in (("of_the_first", None), ("of_west", "west")):
+        path = f"/api/v2/dags/nightly__west/dagRuns/{quote(run.run_id, safe='')}/taskInstances/{task_id}/links"
+        [link] = api.get(path, headers=admin).json()["extra_links"].values()
+        assert link == report_url("nightly__west", run.run_id, cluster)
+        report = api.get(link, headers=admin)
+        assert report.status_code == 200, report.text
+        assert re.findall(r'href="\?file=(\w+)%2Fsegments.jsonl"', report.text) == [task_id]
+    assert api.get(report_url("nightly__west", run.run_id, "east"), headers=admin).status_code == 404
+    assert api.get(report_url("nightly__west", run.run_id, "west")).status_code == 401
 
 
 def test_pools_of_a_cluster_are_made_with_those_of_all(west: TieredSite) -> None:

@@ -133,7 +133,8 @@ async def _partition(
 async def _segment(request: Request, asked: DescribedDep, visitor: VisitorDep, segment_id: SegmentPath) -> Response:
     segment: RemoteLogSegmentMetadata = await find_segment(asked, segment_id)
     service, root = asked.service, _root(request)
-    run = await find_run(service, segment_id)
+    own: ReadService = request.app.state.read_service
+    run = await find_run(service, segment_id, own.cluster)
     may_read = await _may_read(service, visitor, asked.partition)
     return _page(segment_page(root, f"{root.removesuffix('/page')}/v1", segment, run, may_read=may_read))
 

@@ -70,16 +70,16 @@ MOST_FILES = 300
 MOST_FILE_BYTES = 8 << 20
 
 
-async def find_run(service: OpenService, segment_id: str) -> CopyingRun | None:
+async def find_run(service: OpenService, segment_id: str, cluster: str | None) -> CopyingRun | None:
     """Return the run if the work area still has it and the search takes less than SECONDS."""
     try:
         async with asyncio.timeout(SECONDS):
-            return await service.threads.searching.run(lambda: _search(service.log, segment_id))
+            return await service.threads.searching.run(lambda: _search(service.log, segment_id, cluster))
     except (TimeoutError, ProblemError, TieredStorageError):
         return None
 
 
-def _search(log: RemoteLogManager, segment_id: str) -> CopyingRun | None:
+def _search(log: RemoteLogManager, segment_id: str, cluster: str | None = None) -> CopyingRun | None:
     wanted = segment_id.encode()
     names = [name for name in islice(log.work.names("runs"), MOST_NAMES) if "/tasks" in name]
     # Copies come first, however many exports there are: exports are deeper, in folders of their own.
@@ -87,16 +87,16 @@ def _search(log: RemoteLogManager, segment_id: str) -> CopyingRun | None:
     for name in islice(latest_first, MOST_FILES):
         for line in log.work.content(f"runs/{name}", MOST_FILE_BYTES).splitlines():
             # Audits and exports name the segment too, without a lease.
-            if wanted in line and (found := _run_of(line)) is not None:
+            if wanted in line and (found := _run_of(line, cluster)) is not None:
                 return found
     return None
 
 
-def _run_of(line: bytes) -> CopyingRun | None:
+def _run_of(line: bytes, cluster: str | None) -> CopyingRun | None:
     """Return the run that a line with its lease names: the owner's name has both ids."""
     try:
         owner = str(json.loads(line)["lease"]["owner"])
     except (ValueError, KeyError, TypeError):
         return None
     dag_id, separator, run_id = owner.partition("/")
-    return CopyingRun(dag_id, run_id, report_url(dag_id, run_id)) if separator and run_id else None
+    return CopyingRun(dag_id, run_id, report_url(dag_id, run_id, cluster)) if separator and run_id else None
