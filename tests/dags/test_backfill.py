@@ -28,8 +28,9 @@ def test_a_backfill_copies_what_was_closed_by_its_windows_end_and_twice_changes_
     assert run.state == "success"
     assert site.finished("orders-0") == [0, 10]
     assert site.finished("orders-1") == [0]
+    assert airflow.announced_by(run) == ["orders-0", "orders-1"]
     [event] = airflow.events_of(run)
-    assert event == {"partitions": ["orders-0", "orders-1"], "now": FIRST_TIMESTAMP + 2 * HOUR_MS}
+    assert (sorted(event), event["now"]) == (["now", "partitions", "path"], FIRST_TIMESTAMP + 2 * HOUR_MS)
 
     [again] = airflow.backfill("copy_segments", window, window)
     assert again.state == "success"

@@ -122,12 +122,12 @@ def test_results_of_a_dying_spark_job_are_committed_and_the_next_run_copies_the_
         [error] = run.errors[f"commit_metadata[{name}]"]  # once: no second try could find a result
         assert mentions(str(error), f"{name}: ", "no result", "worker")
     assert [site.finished(name) for name in ("orders-0", "orders-1", "payments-0")] == [[0, 10], [0], []]
-    assert airflow.events_of(run)[0]["partitions"] == ["orders-0", "orders-1"]
+    assert airflow.announced_by(run) == ["orders-0", "orders-1"]
 
     following = airflow.run("copy_segments")
     assert following.state == "success"
     assert [site.finished(name) for name in ("orders-0", "orders-1", "payments-0")] == [[0, 10], [0, 10], [0]]
-    assert airflow.events_of(following)[0]["partitions"] == ["orders-1", "payments-0"]
+    assert airflow.announced_by(following) == ["orders-1", "payments-0"]
     assert len(site.segments("orders-1", SegmentState.DELETE_SEGMENT_STARTED)) == 1
 
 
@@ -149,7 +149,7 @@ def test_a_commit_is_tried_again_while_the_local_log_cannot_be_looked_at(
     [error] = run.errors["commit_metadata[orders-0 to orders-1 (2 partitions)]"]
     assert mentions(str(error), "1 segments committed", "orders-0", "a broker has it")
     assert [site.finished(name) for name in ("orders-0", "orders-1")] == [[0, 10], [0]]
-    assert airflow.events_of(run)[0]["partitions"] == ["orders-0", "orders-1"]
+    assert airflow.announced_by(run) == ["orders-0", "orders-1"]
 
 
 def test_a_spark_job_that_never_leaves_a_result_fails_the_copy_and_its_segments_never_become_visible(
@@ -371,5 +371,5 @@ def test_partitions_that_could_not_be_begun_are_named_at_the_end_and_all_others_
     [error] = run.errors["all_committed"]  # once: no second try could begin it
     assert mentions(str(error), "1 partitions", "orders-1: ForkedLogError")
     assert (site.finished("orders-0"), site.finished("orders-1")) == ([0, 10], [])
-    assert airflow.events_of(run)[0]["partitions"] == ["orders-0"]
+    assert airflow.announced_by(run) == ["orders-0"]
     assert "failed partitions: orders-1" in run.log

@@ -81,7 +81,7 @@ def test_runs_copy_from_a_running_broker_while_it_is_written_to_and_show_no_secr
         assert dry.state == "success", dry.messages
         first = airflow.run("copy_segments")
     assert first.state == "success", first.messages
-    assert airflow.events_of(first)[0]["partitions"] == [f"{TOPIC}-0", f"{TOPIC}-1"]
+    assert airflow.announced_by(first) == [f"{TOPIC}-0", f"{TOPIC}-1"]
     secrets = secrets_of(guarded)
     assert any(b"copy_segments.py" in arguments for arguments in shown)
     assert any(b"pyspark" in arguments for arguments in shown)
@@ -102,7 +102,7 @@ def test_runs_copy_from_a_running_broker_while_it_is_written_to_and_show_no_secr
     live.client.produce(TOPIC, varied_records(400, seed=9), partition=0, batch_num_messages=20)
     second = airflow.run("copy_segments.broker-1")
     assert second.state == "success", second.messages
-    assert f"{TOPIC}-0" in str(airflow.events_of(second)[0]["partitions"])
+    assert f"{TOPIC}-0" in str(airflow.announced_by(second))
 
     settings = yaml.safe_load(site.config.read_text())
     site.config.write_text(yaml.safe_dump({**settings, "bootstrap.servers": live.bootstrap_servers}))
@@ -199,7 +199,7 @@ def test_offsets_that_brokers_deleted_before_their_copy_fail_the_run_and_others_
     assert failed.state == "failed"
     assert mentions(failed.messages, f"{gapped}-0", "the brokers deleted offsets", "to 299", "copy.over.gaps"), failed
     assert f"{whole}-0" not in failed.messages
-    assert airflow.events_of(failed)[0]["partitions"] == [f"{whole}-0"]
+    assert airflow.announced_by(failed) == [f"{whole}-0"]
 
     assert run("topics", "set", gapped, "copy.over.gaps=true", "--config", site.config).exit_code == 0
     produce(live, failing)
@@ -212,7 +212,7 @@ def test_offsets_that_brokers_deleted_before_their_copy_fail_the_run_and_others_
     assert lossy.tasks["all_committed"] == "upstream_failed"
     assert mentions(lossy.messages, f"{failing}-0", "OFFSET_OUT_OF_RANGE"), lossy
     assert mentions(lossy.messages, f"{gapped}-0", "to 299", "lost", "offset 300"), lossy
-    assert f"{gapped}-0" in airflow.events_of(lossy)[0]["partitions"]
+    assert f"{gapped}-0" in airflow.announced_by(lossy)
     assert later.state == "success"
 
 
@@ -230,4 +230,4 @@ def test_a_retention_that_was_shortened_below_the_margin_fails_the_run_which_cop
     assert failed.state == "failed"
     expected = (topic, "its brokers delete records", "6.0 h", "enable.min.retention.margin.ms")
     assert mentions(failed.messages, *expected), failed
-    assert airflow.events_of(failed)[0]["partitions"] == [f"{topic}-0"]
+    assert airflow.announced_by(failed) == [f"{topic}-0"]

@@ -49,7 +49,7 @@ def test_a_killed_worker_loses_only_what_it_had_not_finished_and_the_next_run_co
 
     following = airflow.run("copy_segments")
     assert following.state == "success"
-    assert airflow.events_of(following)[0]["partitions"] == ["orders-1"]
+    assert airflow.announced_by(following) == ["orders-1"]
     alive = site.segments("orders-1", SegmentState.COPY_SEGMENT_FINISHED)
     assert [segment.start_offset for segment in alive] == [0, 10]
     assert dead.isdisjoint(segment.segment_id for segment in alive)

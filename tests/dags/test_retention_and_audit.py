@@ -27,8 +27,8 @@ def test_local_retention_takes_now_and_partitions_from_each_event(
     site.configure({"orders": topic, "payments": topic})
     airflow.run("copy_segments")
     events = [
-        {"partitions": ["orders-0"], "now": FIRST_TIMESTAMP + HOUR_MS + 1},
-        {"partitions": ["orders-1"], "now": FIRST_TIMESTAMP + 2 * HOUR_MS + 1},
+        site.announced(FIRST_TIMESTAMP + HOUR_MS + 1, "orders-0"),
+        site.announced(FIRST_TIMESTAMP + 2 * HOUR_MS + 1, "orders-1"),
     ]
     dry = airflow.run_for_events("enforce_local_retention", events, {"dry_run": True})
     assert dry.state == "success"
@@ -50,7 +50,7 @@ def test_a_scheduled_run_deletes_no_more_local_segments_than_the_settings_say(
     airflow.run("copy_segments")
     site.configure(topics, local_retention_max_segments_per_run=3)
     now = FIRST_TIMESTAMP + 100 * HOUR_MS
-    events = [{"partitions": [name], "now": now} for name in ("orders-0", "orders-1")]
+    events = [site.announced(now, name) for name in ("orders-0", "orders-1")]
 
     bounded = airflow.run_for_events("enforce_local_retention", events)
 
@@ -70,6 +70,17 @@ def test_an_event_that_a_person_created_means_all_partitions_and_the_wall_clock_
     assert airflow.run_for_events("enforce_local_retention", [{"from_rest_api": True}]).state == "success"
     assert site.local("orders-0") == [20]
     assert site.local("payments-0") == [20]
+
+
+def test_an_event_whose_file_is_gone_means_all_partitions_at_its_time(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 2, "orders-1": 2})
+    site.configure({"orders": {**DELETABLE, "local.retention.ms": HOUR_MS}})
+    airflow.run("copy_segments")
+    event = {"partitions": 1, "path": "runs/gone/announced.jsonl", "now": FIRST_TIMESTAMP + HOUR_MS + 1}
+    assert airflow.run_for_events("enforce_local_retention", [event]).state == "success"
+    assert [site.local(name) for name in ("orders-0", "orders-1")] == [[10, 20], [10, 20]]
 
 
 def test_local_retention_by_hand_looks_at_all_and_takes_nothing_where_deletion_is_not_allowed_or_nothing_is_remote(

@@ -87,7 +87,7 @@ def test_the_variable_narrows_the_trimming_after_a_copy_too(
 ) -> None:
     two_topics.copy()
     set_variable("orders")
-    event: dict[str, object] = {"now": 1_800_000_000_000, "partitions": ["orders-0", "payments-0"]}
+    event = two_topics.announced(1_800_000_000_000, "orders-0", "payments-0")
 
     assert airflow.run_for_events("enforce_local_retention", [event]).state == "success"
 

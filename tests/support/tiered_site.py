@@ -123,6 +123,13 @@ class TieredSite:
         """Return the base offsets of a partition's local segments."""
         return [segment.base_offset for segment in list_segments(self.logs / name)]
 
+    def announced(self, now: int, *names: str) -> dict[str, object]:
+        """Return what an asset event says of a copy of these partitions at `now` (ms), as the task announce does."""
+        path = f"runs/of-a-test/{'-'.join(names)}/announced.jsonl"
+        with self.open() as remote_log:
+            remote_log.work.write(path, map(partition, names), TopicIdPartition)
+        return {"partitions": len(names), "path": path, "now": now}
+
     def corrupt(self, name: str, base_offset: int) -> Path:
         """Flip a bit of a record in a local segment; return its file."""
         path = self.logs / name / f"{base_offset:020d}.log"

@@ -104,8 +104,8 @@ class CopyingSettings(PropertyModel):
     commit_batch_partitions: Whole = setting(
         "commit.batch.partitions", 50, COPYING, Source.OURS, unit="partitions", at_least=1
     )
-    """How many partitions one mapped commit_metadata task commits. A run must not need more tasks than Airflow's
-    max_map_length (1,024)."""
+    """How many partitions one mapped commit_metadata task commits; more where the run would need more tasks than
+    Airflow's core.max_map_length (1,024)."""
 
     lease_duration_ms: Whole = setting("lease.duration.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=1_000)
     """How long a run keeps its lease on a partition without renewing it."""

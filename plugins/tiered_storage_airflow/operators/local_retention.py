@@ -23,6 +23,7 @@ from tiered_storage_airflow.runs.task_context import effective_now, own_path, ta
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from tiered_storage.remote_log.jobs.work_area import WorkArea
     from tiered_storage.remote_log.model import Finding
     from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 
@@ -42,8 +43,9 @@ class PlanLocalRetentionOperator(DeletionPlanOperator):
 
         self.skip_unless_wanted()
         most = whole_number(self.max_segments, "max_segments")
-        occasions = [Occasion(now, partitions) for now, partitions in occasions_of(context)]
         with self.opened() as remote_log:
+            found = occasions_of(context)
+            occasions = [Occasion(now, path and _announced_at(remote_log.work, path)) for now, path in found]
             selection = self.selection(remote_log)
             plans, unreadable = remote_log.deletions.plan_local_retention_for(selection, occasions, most)
             path = f"runs/{task_folder(context)}/retention.jsonl"
@@ -125,29 +127,39 @@ class TrimLocalLogsOperator(RemoteLogOperator):
         fail_for(failures, "not trimmed")
 
 
-def occasions_of(context: Context) -> list[tuple[int, frozenset[str] | None]]:
-    """Return the now (ms) and the partitions (None: all) of a run: one pair, or one for each of its events."""
+def occasions_of(context: Context) -> list[tuple[int, str | None]]:
+    """Return the now (ms) of a run and the file that names its partitions (None: all): one pair, or one for each event.
+
+    Raises AirflowFailException for an event whose now or path is none.
+    """
     from tiered_storage.clock import wall_clock
 
     events = [event for events in (context.get("triggering_asset_events") or {}).values() for event in events]
-    announced = [_announced(event.extra) for event in events if {"now", "partitions"} <= event.extra.keys()]
+    announced = [_announced(event.extra) for event in events if {"now", "path"} <= event.extra.keys()]
     now = effective_now(context, wall_clock())
     # A person who creates an event must not be able to make segments look older than they are.
-    occasions: list[tuple[int, frozenset[str] | None]] = [
-        (min(moment, now), partitions) for moment, partitions in announced
-    ]
+    occasions: list[tuple[int, str | None]] = [(min(moment, now), path) for moment, path in announced]
     if len(announced) < len(events) or not events:
         occasions.append((now, None))
     return occasions
 
 
-def _announced(extra: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
-    """Return the now (ms) and the partitions of an event. Raises AirflowFailException if it has none."""
-    now, partitions = extra["now"], extra["partitions"]
-    is_list = isinstance(partitions, list) and all(isinstance(partition, str) for partition in partitions)
-    if type(now) is not int or not is_list:
+def _announced(extra: Mapping[str, Any]) -> tuple[int, str]:
+    now, path = extra["now"], extra["path"]
+    if type(now) is not int or not isinstance(path, str) or not path.startswith("runs/"):
         raise AirflowFailException(
-            f"nothing was done: an event of the asset has now={now!r:.100} and partitions={partitions!r:.100}; it "
-            "needs a number of milliseconds and a list of names such as orders-0, as the task announce writes them"
+            f"nothing was done: an event of the asset has now={now!r:.100} and path={path!r:.100}; it needs a number "
+            "of milliseconds and a file of the work area, as the task announce writes them"
         )
-    return now, frozenset(partitions)
+    return now, path
+
+
+def _announced_at(work: WorkArea, path: str) -> frozenset[str] | None:
+    """Return the partitions that the task announce named at `path`; None, for all, if the file is gone."""
+    from tiered_storage.errors import RemoteObjectNotFoundError
+    from tiered_storage.remote_log.model import TopicIdPartition
+
+    try:
+        return frozenset(map(str, work.read(path, TopicIdPartition)))
+    except RemoteObjectNotFoundError:
+        return None

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 class PlanCopyOperator(SelectingOperator, SkipMixin):
     """Plan what a copy run copies; the task's log is the dry run's output.
 
-    Returns the plan's path. A dry run or an empty plan skips everything after it.
+    Returns the plan's path. A dry run or an empty plan skips the tasks right after it; those after them run or not by
+    their trigger rules. Airflow lets a mapped task skip none: give `dry_run` to every task.
 
     :param max_segments: the most segments of this run; None: the limit of the settings
     :param dry_run: only show the plan
@@ -48,7 +49,7 @@ class PlanCopyOperator(SelectingOperator, SkipMixin):
         super().__init__(**kwargs)
         self.max_segments = max_segments
 
-    def execute(self, context: Context) -> str | None:
+    def execute(self, context: Context) -> str:
         """Find the partitions, plan, and write the plan."""
         from tiered_storage.remote_log.copy.tasks import CopyPlan
 
@@ -69,12 +70,11 @@ class PlanCopyOperator(SelectingOperator, SkipMixin):
                 unreadable=len(plan.unreadable),
                 alarms=len(plan.alarms),
             )
-        if is_switched_on(self.is_dry_run, "dry_run"):
-            self._skip_the_rest(context)
-            return path
-        if plan.is_empty:
+        is_dry_run = is_switched_on(self.is_dry_run, "dry_run")
+        if plan.is_empty and not is_dry_run:
             _fail_for(plan.troubles, "nothing is due, but")
-            self._skip_the_rest(context)
+        if plan.is_empty or is_dry_run:
+            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
         return path
 
     def _show(self, plan: CopyPlan) -> None:
@@ -88,9 +88,6 @@ class PlanCopyOperator(SelectingOperator, SkipMixin):
         self.log.info(
             "%d segments of %d partitions are due: %d bytes", len(plan.segments), len(plan.partitions), plan.size
         )
-
-    def _skip_the_rest(self, context: Context) -> None:
-        self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
 
 
 class CommitMetadataOperator(RemoteLogOperator):
@@ -140,7 +137,7 @@ class CommitMetadataOperator(RemoteLogOperator):
 
 
 class AnnounceCopyOperator(RemoteLogOperator):
-    """Emit one asset event for the run, with the partitions that got segments and the time to take as now.
+    """Emit one asset event for the run: how many partitions got segments, the file that names them, and the run's now.
 
     Skips itself if nothing was committed.
 
@@ -159,8 +156,9 @@ class AnnounceCopyOperator(RemoteLogOperator):
         """Collect what every batch committed, and put it in the event."""
         from tiered_storage.clock import wall_clock
         from tiered_storage.remote_log.copy.tasks import CopyOutcome
-        from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+        from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 
+        path = f"runs/{task_folder(context)}/announced.jsonl"
         with self.opened() as remote_log:
             work = remote_log.work
             batches = self.results or []
@@ -176,6 +174,8 @@ class AnnounceCopyOperator(RemoteLogOperator):
             ]
             failed = {str(each.task.metadata.topic_id_partition) for each in copied if each.finished is None}
             failed |= {each.partition for each in not_begun_of(remote_log, context, self.not_begun)}
+            partitions = sorted({segment.topic_id_partition for segment in committed})
+            work.write(path, partitions, TopicIdPartition)
             summarize(
                 remote_log,
                 context,
@@ -183,14 +183,17 @@ class AnnounceCopyOperator(RemoteLogOperator):
                 begun_segments=len(copied),
                 committed_segments=len(committed),
                 committed_bytes=sum(segment.size for segment in committed),
-                partitions=len({segment.topic_id_partition for segment in committed}),
+                partitions=len(partitions),
                 failed_partitions=sorted(failed),
             )
         _count_copies(copied, committed, self.cluster)
         if not committed:
             raise AirflowSkipException("nothing was committed, so nothing is announced")
-        partitions = sorted({str(segment.topic_id_partition) for segment in committed})
-        extra: dict[str, Any] = {"partitions": partitions, "now": effective_now(context, wall_clock())}
+        extra: dict[str, Any] = {
+            "partitions": len(partitions),
+            "path": path,
+            "now": effective_now(context, wall_clock()),
+        }
         for outlet in self.outlets:
             if isinstance(outlet, Asset):
                 context["outlet_events"][outlet].extra = extra

@@ -39,6 +39,7 @@ class RemoteLogOperator(BaseOperator):
     :param cluster: the name of another cluster, which has a settings file of its own; None: the first cluster
     """
 
+    # Not dry_run: BaseOperator has a method of that name.
     template_fields: Sequence[str] = ("settings", "is_dry_run")
     operator_extra_links = (ReportLink(),)
     shows_dry_run = False
@@ -107,7 +108,8 @@ class SelectingOperator(RemoteLogOperator):
 class DeletionPlanOperator(SelectingOperator, SkipMixin):
     """Base of operators that plan what a run deletes.
 
-    A dry run skips everything after it, and so does a run that nobody requested while scheduled.deletion.enable is off.
+    A dry run skips the tasks right after it, and so does a run that nobody requested while scheduled.deletion.enable is
+    off.
 
     :param max_segments: the most segments of this run; None: all that are due, or as many as the settings allow
     :param wanted: whether there is anything to plan; else the task skips itself
@@ -129,14 +131,14 @@ class DeletionPlanOperator(SelectingOperator, SkipMixin):
     def conclude(
         self, context: Context, unreadable: Sequence[Finding], introduction: str, only_planned: str | None
     ) -> None:
-        """Fail a dry run for what is `unreadable`; skip what follows in a dry run, and if the run is `only_planned`."""
+        """Fail a dry run for what is `unreadable`; skip the next tasks in a dry run and if `only_planned`."""
         only_shows = is_switched_on(self.is_dry_run, "dry_run")
         if only_shows:
             fail_for(unreadable, introduction)
         if only_planned:
             self.log.warning("%s", only_planned)
         if only_shows or only_planned:
-            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
+            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
 
 
 def described(findings: Iterable[Finding]) -> str:

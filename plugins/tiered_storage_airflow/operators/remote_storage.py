@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, not_begun_message
@@ -16,6 +18,9 @@ from tiered_storage_airflow.runs.task_context import lease_owner, own_path, task
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from tiered_storage.remote_log.copy.tasks import CopyTask
+    from tiered_storage.remote_log.manager import RemoteLogManager
 
 COPY_JOB = SPARK_JOBS / "copy_segments.py"
 _NOT_BEGUN = "not_begun"
@@ -80,7 +85,15 @@ class CopySegmentsOperator(SparkGroupsOperator):
             ):
                 ended = self.submit(context, remote_log, job.files, COPY_JOB, watch, has_results)
             self.log.info("in total: %s", watch.progress)
-            return job.write_batches(remote_log.work, remote_log.settings.commit_batch_partitions, ended)
+            length = _partitions_a_batch(remote_log, begun.tasks)
+            return job.write_batches(remote_log.work, length, ended)
+
+
+def _partitions_a_batch(remote_log: RemoteLogManager, tasks: Sequence[CopyTask]) -> int:
+    """Return commit.batch.partitions, or more: Airflow refuses too many batches only after each try's copy."""
+    partitions = len({task.metadata.topic_id_partition for task in tasks})
+    most_batches: int = conf.getint("core", "max_map_length", fallback=1024)
+    return max(remote_log.settings.commit_batch_partitions, ceil(partitions / most_batches))
 
 
 class FetchSegmentOperator(RemoteLogOperator):

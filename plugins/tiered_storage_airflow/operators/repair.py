@@ -30,8 +30,8 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
     """Audit, and plan the repairs: copy damaged segments again, and remove what copies left over.
 
     Has two outputs: the path of the plan's `copies`, for CopySegmentsOperator, and that of all its `repairs`, for
-    FinishRepairOperator. A dry run or an empty plan skips everything after it. It fails if only a person can repair
-    what is wrong.
+    FinishRepairOperator. A dry run or an empty plan skips the tasks right after it. It fails if only a person can
+    repair what is wrong.
 
     :param deep: run a deep audit, in this task
     :param dry_run: only show the plan
@@ -79,7 +79,7 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
         if only_show or plan.is_empty:
             if plan.advice and not only_show:
                 raise AirflowFailException(_for_a_person(plan.advice))
-            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
+            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
         return outputs
 
     def _show(self, plan: RepairPlan) -> None:

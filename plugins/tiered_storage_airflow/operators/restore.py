@@ -165,7 +165,7 @@ class _RestoringOperator(RemoteLogOperator):
 
 
 class PlanRestoreOperator(_RestoringOperator, SkipMixin):
-    """Show which records of a topic the store can restore; a dry run skips everything after it.
+    """Show which records of a topic the store can restore; a dry run skips the tasks right after it.
 
     :param topic: the topic's name
     :param topic_id: which incarnation of it, where the store has several
@@ -209,7 +209,7 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
                 gaps=len(plan.gaps),
             )
         if only_show:
-            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
+            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
 
 
 class RestoreOperator(_RestoringOperator):

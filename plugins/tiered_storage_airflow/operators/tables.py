@@ -129,7 +129,7 @@ class _Asked(BaseOperator):
 
 
 class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
-    """Show which records of a topic an export would read; a dry run, or no topic, skips everything after it.
+    """Show which records of a topic an export would read; a dry run, or no topic, skips the tasks right after it.
 
     :param topic: the topic's name
     :param topic_id: which incarnation of it, where it had several
@@ -154,7 +154,7 @@ class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         if not self.topic:
             self.log.info("no topic is named, neither by the form nor by a Variable: nothing is exported")
-            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
+            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
             return
         with self.opened() as remote_log:
             ensure_may_read(remote_log, context, self.topic)
@@ -173,7 +173,7 @@ class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
                 **planned_figures(late, most),
             )  # fmt: skip
         if only_show:
-            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
+            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
 
 
 class ExportTopicOperator(_Asked, SparkGroupsOperator):
