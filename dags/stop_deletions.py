@@ -19,7 +19,8 @@ from tiered_storage_airflow.operators.deletion import StopDeletionsOperator
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
-    max_active_runs=1,
+    # A stop never waits for another run, such as one with Lift that retries.
+    max_active_runs=100,
     dagrun_timeout=RUN_TIMEOUT,
     tags=["tiered-storage", "safety"],
     default_args=DEFAULT_ARGS,

@@ -64,6 +64,18 @@ def test_deletions_are_stopped_until_the_stop_is_lifted(safety: Safety, clock: M
     assert safety.stopped() == Stop("", "ada", clock.now)
 
 
+def test_a_lift_leaves_a_stop_that_was_made_after_it_was_asked_for(safety: Safety, clock: ManualClock) -> None:
+    asked_at = clock.now
+    clock.now += 5
+    safety.stop("a second thought", "grace")
+
+    safety.lift("ada", before=asked_at)
+
+    assert safety.stopped() == Stop("a second thought", "grace", clock.now)
+    safety.lift("ada", before=clock.now)
+    assert safety.stopped() is None
+
+
 def test_lifting_without_a_stop_does_nothing(safety: Safety) -> None:
     safety.lift("ada")
     assert safety.stopped() is None

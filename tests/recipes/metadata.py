@@ -142,10 +142,12 @@ class MemorySafety:
         with self._content.deciding():
             self._content.stop = Stop(printable(reason), printable(said_by), self._clock())
 
-    def lift(self, said_by: str) -> None:
+    def lift(self, said_by: str, before: int | None = None) -> None:
         del said_by
         with self._content.deciding():
-            self._content.stop = None
+            stop = self._content.stop
+            if stop is not None and (before is None or stop.said_at <= before):
+                self._content.stop = None
 
     def stopped(self) -> Stop | None:
         with self._content.lock:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
     """Plan the deletion of everything remote of one incarnation of a topic; local segments stay.
 
-    Returns the plan's path; a dry run skips everything after it.
+    Returns the plan's path; a dry run skips the tasks right after it.
 
     :param topic: the topic's exact name
     :param topic_id: which incarnation of the topic, where it had several
@@ -68,7 +68,7 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
             )
             log_stop(remote_log, self.log)
         if only_show:
-            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
+            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
         return path
 
 
@@ -173,7 +173,8 @@ class UndeleteOperator(RemoteLogOperator):
 class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
     """Plan the deletion of a partition's records before an offset.
 
-    Returns the plan's path, for MarkDeletedOperator. A dry run or an empty plan skips everything after it.
+    Returns the plan's path, for MarkDeletedOperator. A dry run or an empty plan skips the tasks
+    right after it.
 
     :param topic: the topic's exact name
     :param partition: the partition's number
@@ -217,7 +218,7 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
             )
             log_stop(remote_log, self.log)
         if only_show or plan is None:
-            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
+            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
         return path
 
 
@@ -259,8 +260,9 @@ class StopDeletionsOperator(RemoteLogOperator):
         if lift:
             with self.opened() as remote_log:
                 _ensure_admin(remote_log, user)
-                _ensure_earlier_stop(remote_log, dag_run.run_after)
-                remote_log.safety.lift(by)
+                # A stop may come at any moment: this run holds up no other.
+                remote_log.safety.lift(by, before=int(dag_run.run_after.timestamp() * 1000))
+                _ensure_lifted(remote_log, dag_run.run_after)
                 self._summarize(remote_log, context, "allowed again, where their topics allow them", by)
             self.log.info("deletions are allowed again, where their topics allow them")
         else:
@@ -333,10 +335,10 @@ def _refused_lift(why: str) -> AirflowFailException:
     )
 
 
-def _ensure_earlier_stop(remote_log: RemoteLogManager, triggered_at: datetime) -> None:
-    """Raise AirflowFailException if the present stop was made after the run was triggered."""
+def _ensure_lifted(remote_log: RemoteLogManager, triggered_at: datetime) -> None:
+    """Raise AirflowFailException if deletions are still stopped, by a stop made after the run was triggered."""
     stop = remote_log.safety.stopped()
-    if stop is not None and stop.said_at > triggered_at.timestamp() * 1000:
+    if stop is not None:
         raise AirflowFailException(
             f"deletions stay stopped: {stop.said_by} stopped them ({stop.reason or 'no reason'}) after this run was "
             f"triggered at {triggered_at:%Y-%m-%d %H:%M:%S %Z}: trigger a new run to lift that stop"

@@ -307,10 +307,10 @@ class GuardedSafety:
                 f"deletions are stopped in these metadata, but other metadata are the store's: {error}"
             ) from error
 
-    def lift(self, said_by: str) -> None:
+    def lift(self, said_by: str, before: int | None = None) -> None:
         """Do as Safety.lift. Raises OutdatedMetadataError for outdated metadata."""
         self.guard.ensure_may_decide()
-        self.safety.lift(said_by)
+        self.safety.lift(said_by, before)
         self.guard.publish_pending("deletions go on")
 
     def stopped(self) -> Stop | None:

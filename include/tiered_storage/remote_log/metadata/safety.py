@@ -57,8 +57,8 @@ class Safety(Protocol):
         """Stop all deletions from now on; a later stop replaces an earlier one."""
         ...
 
-    def lift(self, said_by: str) -> None:
-        """Lift the stop; do nothing if there is none."""
+    def lift(self, said_by: str, before: int | None = None) -> None:
+        """Lift the stop, but none made after `before` (ms), in one step; do nothing if there is none."""
         ...
 
     def stopped(self) -> Stop | None:

@@ -73,9 +73,11 @@ class SqlSafety:
             insert_or_replace(connection, deletion_stop, [row])
             record_decision(connection, self._database.where)
 
-    def lift(self, said_by: str) -> None:
+    def lift(self, said_by: str, before: int | None = None) -> None:
         """As Safety.lift."""
         lifted = update(deletion_stop).where(deletion_stop.c.stopped)
+        if before is not None:
+            lifted = lifted.where(deletion_stop.c.said_at <= before)
         self._database.spend_reserve()
         with self._database.writing() as connection:
             connection.execute(lifted.values(stopped=False, said_by=printable(said_by), said_at=self._clock()))
