@@ -14,12 +14,19 @@ from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.live_sites import LiveSite
 from support.remote_servers import RemoteServers, running_servers
+from tiered_storage.remote_log.storage.clients import hdfs
 
 
 class StartKafka(Protocol):
     """Starts a broker on a log directory, new or left by another one; it ends with the test."""
 
     def __call__(self, log_dir: Path, properties: Mapping[str, str] | None = None) -> RealKafka: ...
+
+
+@pytest.fixture(autouse=True)
+def own_hdfs_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test may be another user in HDFS, as another process may."""
+    monkeypatch.setattr(hdfs, "_PROCESS_USER", hdfs._ProcessUser())
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from tiered_storage.errors import (
     RemoteStorageRefusedError,
     TieredStorageError,
 )
+from tiered_storage.remote_log.storage.clients import hdfs
 from tiered_storage.remote_log.storage.clients.hdfs import Hdfs
 from tiered_storage.remote_log.storage.clients.options import HDFS_USER, ObjectStoreOptions
 from tiered_storage_airflow.demo_cluster.brokers import free_ports
@@ -144,6 +145,7 @@ def test_a_user_without_the_right_is_refused(client: Hdfs, url: str, monkeypatch
     by_environment = Hdfs(url, QUICK)
     with pytest.raises(RemoteStorageRefusedError, match="mallory"):
         names(by_environment)
+    monkeypatch.setattr(hdfs, "_PROCESS_USER", hdfs._ProcessUser())
     by_property = Hdfs(url, ObjectStoreOptions(properties={HDFS_USER: "trudy"}))
     for user, mallory in (("trudy", by_property), ("mallory", by_environment)):
         for refused in (lambda of: get(of, NAME), lambda of: put(of, NAME, b"y"), names):

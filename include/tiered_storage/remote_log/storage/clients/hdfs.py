@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +67,8 @@ class Hdfs:
         """Use `url`: hdfs://host:port/folder, or hdfs://nameservice/folder of the configuration in HADOOP_CONF_DIR.
 
         The options' properties are settings of Hadoop's; HDFS_USER becomes the user of the whole process. Raises
-        ConfigurationError if URL and options make no client. Nothing is sent yet.
+        ConfigurationError if URL and options make no client, or if the process has another user already. Nothing is
+        sent yet.
         """
         parsed = urlsplit(url)
         if parsed.scheme != "hdfs" or not parsed.netloc or parsed.query or parsed.fragment or parsed.username:
@@ -294,6 +296,40 @@ class Hdfs:
             raise translated(error, doing, self._place(name), is_write=source is not None) from error
 
 
+class _ProcessUser:
+    """The one user of all clients of this process.
+
+    hdfs-native ignores the user in a URL, and reads the environment whenever it connects.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._own = ""
+        self._user: str | None = None
+
+    def become(self, user: str, netloc: str) -> None:
+        """Be `user`, or that of the environment if it is empty. Raises ConfigurationError if another one is in use."""
+        with self._lock:
+            if self._user is None:
+                self._own = os.environ.get(_USER_VARIABLE, "")
+                self._user = user or self._own
+                if user:
+                    os.environ[_USER_VARIABLE] = user
+            elif (wanted := user or self._own) != self._user:
+                raise ConfigurationError(
+                    f"hdfs://{netloc}: this process cannot be {_shown(wanted)} in HDFS: it is {_shown(self._user)} "
+                    "already, on another HDFS, and hdfs-native knows one user a process. Give the Airflow connections "
+                    "of both clusters the same login, or give one of them an API server of its own"
+                )
+
+
+_PROCESS_USER = _ProcessUser()
+
+
+def _shown(user: str) -> str:
+    return f"the user {user!r}" if user else "the process's own user"
+
+
 def _open(netloc: str, options: ObjectStoreOptions) -> Client:
     settings = {
         # A host that does not answer must leave time for the next one.
@@ -302,10 +338,7 @@ def _open(netloc: str, options: ObjectStoreOptions) -> Client:
         "dfs.client.failover.sleep.base.millis": "100",
         "dfs.client.failover.sleep.max.millis": "2000",
     } | {name: value for name, value in options.properties.items() if name.startswith(HADOOP_SETTINGS)}
-    user = settings.pop(HDFS_USER, "")
-    if user and os.environ.get(_USER_VARIABLE) != user:
-        # hdfs-native ignores the user in a URL, and reads this variable whenever it connects.
-        os.environ[_USER_VARIABLE] = user
+    _PROCESS_USER.become(settings.pop(HDFS_USER, ""), netloc)
     try:
         return Client(f"hdfs://{netloc}", settings)
     except RAISED_BY_HDFS as error:
