@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Asset, BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from tiered_storage.settings.properties.cluster_files import first_cluster_file, other_clusters, read_dag_settings
+from tiered_storage.settings.properties.cluster_files import (
+    LONGEST_NAME,
+    first_cluster_file,
+    other_clusters,
+    read_dag_settings,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -38,18 +43,20 @@ DEFAULT_ARGS: dict[str, Any] = {
 }
 """For default_args: three retries, each after a longer pause, and a time limit of half an hour for most tasks.
 
-A retry of any task is safe: it looks again, or continues the work of the first try under the same leases. Errors that
-no retry can repair fail the task for good (AirflowFailException).
+A retry of any task is safe: it takes over the leases of the first try, looks again and does what is left. A copy
+discards what the first try left, and copies again under new segment ids. Errors that no retry can repair fail the task
+for good (AirflowFailException).
 """
 
 RUN_TIMEOUT = timedelta(hours=18)
 LONG_RUN_TIMEOUT = timedelta(days=2)
 """For dagrun_timeout: how long a run may take, and one with a task that may read for hours.
 
-Both are longer than all tries of all tasks of such a run may take, one after the other, with their pauses. So the
-timeout ends no work that is within the limits of its task, but a run whose task waits for what never comes, such as a
-queue without a worker or a pool that does not exist: by max_active_runs, no later run could begin. A run that is ended
-loses nothing: the next one plans its work again, once its leases have ended (lease.duration.ms).
+Both are longer than all tries of all tasks of such a run may take, one after the other, with their pauses, where all
+mapped commits of a run count as one: each takes seconds. So the timeout ends no work that is within the limits of its
+task, but a run whose task waits for what never comes, such as a queue without a worker or a pool that does not exist:
+by max_active_runs, no later run could begin. A run that is ended loses nothing: the next one plans its work again, once
+its leases have ended (lease.duration.ms).
 """
 
 _log = logging.getLogger(__name__)
@@ -64,7 +71,10 @@ class Cluster:
     copy_queues: tuple[str, ...] = ()
     """The queues of the hosts that see its brokers' disks (copy.queues)."""
     problems: tuple[str, ...] = ()
-    """What its settings file has wrong of own.pools and copy.queues, or why it cannot be read."""
+    """What its settings file has wrong of own.pools and copy.queues, or why it cannot be read.
+
+    For the first cluster also why others have no DAGs.
+    """
 
     def named(self, name: str) -> str:
         """Return `name` with the cluster's name after it; of the first cluster, `name` itself."""
@@ -82,19 +92,27 @@ class Cluster:
 
 
 def clusters() -> list[Cluster]:
-    """Return every cluster that has a settings file, the first one always and before the others."""
+    """Return every cluster that has a settings file, the first one always and before the others.
+
+    Raises nothing: every DAG file asks, and an import error would stop all clusters.
+    """
     first = read_dag_settings(first_cluster_file(os.environ), os.environ)
-    others = {name: read_dag_settings(file, {}) for name, file in other_clusters(os.environ).items()}
+    problems = list(first.problems)
+    try:
+        files = other_clusters(os.environ)
+    except OSError as error:
+        files = {}
+        problems.append(f"{error.filename}: cannot be listed: {error.strerror}: other clusters have no DAGs")
+    others = {}
+    for name, file in files.items():
+        if len(name) <= LONGEST_NAME:
+            others[name] = read_dag_settings(file, {})
+        else:
+            problems.append(f"{file}: the cluster has no DAGs: shorten its name to at most {LONGEST_NAME} letters")
     return [
-        Cluster(None, copy_queues=first.copy_queues, problems=first.problems),
+        Cluster(None, copy_queues=first.copy_queues, problems=tuple(problems)),
         *(Cluster(name, each.has_own_pools, each.copy_queues, each.problems) for name, each in others.items()),
     ]
-
-
-def cluster_of_dag(dag_id: str) -> str | None:
-    """Return the name of the cluster that a DAG of ours serves; None for the first one, and for any other DAG."""
-    name = dag_id.partition(BEFORE_QUEUE)[0].partition(SEPARATOR)[2]
-    return name if name in other_clusters(os.environ) else None
 
 
 def dag_of_each_cluster(
@@ -152,7 +170,8 @@ def _doc(doc_md: str | None, cluster: Cluster) -> str | None:
         return doc_md
     return (
         f"**{'; '.join(cluster.problems)}.** Correct it: until then it does not count, so this DAG may be in the pools "
-        "of all clusters, and DAGs of queues may be missing. Each task fails with all that is wrong.\n\n"
+        "of all clusters, and DAGs of queues or clusters may be missing. Tasks with invalid settings fail with all "
+        "that is wrong.\n\n"
         f"{doc_md or ''}"
     )
 

@@ -20,7 +20,9 @@ CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
 OWN_POOLS = "own.pools"
 COPY_QUEUES = "copy.queues"
 _QUEUES_VARIABLE = "TIERED_STORAGE_COPY_QUEUES"
-_QUEUE = re.compile(r"[A-Za-z0-9._-]{1,250}")
+LONGEST_NAME = 100
+"""Of a cluster or a queue, in letters: a DAG's id, with both in it, has at most 250 in Airflow."""
+_QUEUE = re.compile(rf"[A-Za-z0-9._-]{{1,{LONGEST_NAME}}}")
 _TRUE, _FALSE = {"true", "t", "yes", "y", "on", "1"}, {"false", "f", "no", "n", "off", "0"}
 """How a file may write them: as the model of the settings takes them."""
 _NAME = r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*"
@@ -57,7 +59,10 @@ def first_cluster_file(environ: Mapping[str, str]) -> Path:
 
 
 def other_clusters(environ: Mapping[str, str]) -> dict[str, Path]:
-    """Return the settings file of each cluster beside the first, by the cluster's name, in the order of the names."""
+    """Return the settings file of each cluster beside the first, by the cluster's name, in the order of the names.
+
+    Raises OSError if the folder is there and cannot be listed.
+    """
     first = first_cluster_file(environ)
     pattern = re.compile(rf"{re.escape(first.stem)}\.({_NAME}){re.escape(first.suffix)}")
     try:
@@ -82,7 +87,8 @@ def read_dag_settings(file: Path, environ: Mapping[str, str]) -> DagSettings:
     if not are_valid:
         where = _QUEUES_VARIABLE if by_variable else f"{file}: {COPY_QUEUES}"
         problems.append(
-            f"{where} is no list of queues, whose names have letters, digits, dots, underscores and hyphens"
+            f"{where} is no list of queues, whose names have letters, digits, dots, underscores and hyphens, at most "
+            f"{LONGEST_NAME} of them"
         )
     return DagSettings(own_pools in _TRUE, queues, tuple(problems))
 
