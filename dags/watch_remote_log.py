@@ -1,7 +1,8 @@
 """Take the metrics of all topics every five minutes: how far copying lags, what is stuck or failed, offsets that clash.
 
-They go to Airflow's metrics (StatsD or OpenTelemetry) and to the page, with a day of history. A run is red if
-the offsets of a partition's tiers contradict each other. Changes nothing.
+They go to Airflow's metrics (StatsD or OpenTelemetry), to the page with a day of history, and to Prometheus, which the
+API server serves at read.service.metrics.port. A run is red if the offsets of a partition's tiers contradict each
+other. Changes nothing.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
     """Base of operators that run a job in groups with Spark, wherever the Spark connection points.
 
     Spark's workers never touch the metadata store. The task logs the job's progress every half minute. It ends a job
-    that moves no byte for copy.stuck.after.ms. Spark ends with the task, however that ends; a task that is ending, by
-    SIGTERM or because its time is up, begins no further job.
+    that moves no byte for copy.stuck.after.ms. Spark ends with the task: a task that Airflow ends kills it after
+    END_SECONDS, and one that is killed leaves it SIGTERM (on Linux). A task that is ending begins no further job.
 
     Its parameters are those of RemoteLogOperator and of SparkSubmitOperator, such as `conn_id`, `executor_memory` and
     `conf`; the job itself sets `application`, `application_args`, `name` and `py_files`.
