@@ -75,6 +75,8 @@ class Cluster:
 
     For the first cluster also why others have no DAGs.
     """
+    has_canary: bool = False
+    """Whether its gateway is checked (gateway.canary.topic)."""
 
     def named(self, name: str) -> str:
         """Return `name` with the cluster's name after it; of the first cluster, `name` itself."""
@@ -110,8 +112,11 @@ def clusters() -> list[Cluster]:
         else:
             problems.append(f"{file}: the cluster has no DAGs: shorten its name to at most {LONGEST_NAME} letters")
     return [
-        Cluster(None, copy_queues=first.copy_queues, problems=tuple(problems)),
-        *(Cluster(name, each.has_own_pools, each.copy_queues, each.problems) for name, each in others.items()),
+        Cluster(None, copy_queues=first.copy_queues, problems=tuple(problems), has_canary=first.has_canary),
+        *(
+            Cluster(name, each.has_own_pools, each.copy_queues, each.problems, each.has_canary)
+            for name, each in others.items()
+        ),
     ]
 
 
@@ -122,14 +127,16 @@ def dag_of_each_cluster(
     tags: Sequence[str],
     doc_md: str | None,
     in_copy_queues: bool = False,
+    is_wanted: Callable[[Cluster], bool] = lambda _: True,
     **arguments: Any,
 ) -> Callable[[Callable[..., None]], Callable[[], list[DAG]]]:
     """Make a function with the tasks of one cluster, which may take that Cluster, into one that builds every DAG.
 
     All arguments are those of a DAG. A `schedule` that is a function gets the cluster. The pool in `default_args` may
     be the cluster's own, and each of the DAG's operators gets the cluster's name. With `in_copy_queues` there is one
-    more DAG for each of the cluster's copy_queues, all of whose tasks run in that queue. What is wrong with own.pools
-    or copy.queues is in the DAG's doc and in the log, and tags it INVALID.
+    more DAG for each of the cluster's copy_queues, all of whose tasks run in that queue. A cluster for which
+    `is_wanted` returns false has no such DAG. What is wrong with own.pools or copy.queues is in the DAG's doc and in
+    the log, and tags it INVALID.
     """
 
     def of_function(tasks: Callable[..., None]) -> Callable[[], list[DAG]]:
@@ -153,7 +160,7 @@ def dag_of_each_cluster(
             return made
 
         def build_all() -> list[DAG]:
-            served = clusters()
+            served = [each for each in clusters() if is_wanted(each)]
             for problem in (problem for each in served for problem in each.problems):
                 _log.warning("%s: %s", tasks.__name__, problem)
             queues = [(each, queue) for each in served for queue in each.copy_queues] if in_copy_queues else []

@@ -71,6 +71,8 @@ LIGHT_OF_THE_LIBRARY = [
     "tiered_storage.settings.properties",
     "tiered_storage.settings.properties.cluster_files",
 ]
+CANARY = {"TIERED_STORAGE_GATEWAY_CANARY_TOPIC": "canary"}
+"""With it, there is the DAG gateway_health too."""
 PARSE = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag
@@ -85,6 +87,12 @@ print(json.dumps(found))
 """
 
 
+@pytest.fixture(autouse=True)
+def with_canary(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CANARY.items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a process that parses the DAG files, and nothing else, sees of them."""
@@ -92,7 +100,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (home / "airflow.cfg").write_text(CONFIGURATION)
     done = subprocess.run(
         [sys.executable, "-c", PARSE, str(PROJECT / "dags")],
-        env={**os.environ, "AIRFLOW_HOME": str(home)},
+        env={**os.environ, "AIRFLOW_HOME": str(home), **CANARY},
         capture_output=True,
         text=True,
         check=True,
@@ -123,7 +131,7 @@ def test_a_dag_file_states_its_arguments(path: Path) -> None:
     parsed = ast.parse(path.read_text())
     [function] = [node for node in parsed.body if isinstance(node, ast.FunctionDef)]
     [dag] = [node for node in function.decorator_list if isinstance(node, ast.Call)]
-    assert {keyword.arg for keyword in dag.keywords} - {"start_date", "in_copy_queues"} == STATED_BY_A_DAG
+    assert {keyword.arg for keyword in dag.keywords} - {"start_date", "in_copy_queues", "is_wanted"} == STATED_BY_A_DAG
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     assert [keyword.arg for call in calls for keyword in call.keywords if keyword.arg is None] == []
     for call in calls:
@@ -242,3 +250,15 @@ def test_dags_that_delete_or_repair_by_hand_default_to_a_dry_run_and_have_no_sch
 def test_the_variable_is_among_the_settings_and_means_all_topics_at_first() -> None:
     settings = read_airflow_settings(PROJECT / "airflow_settings.yaml")
     assert VariableSettings(variable_name=TOPICS_VARIABLE, variable_value=".*") in settings.variables
+
+
+def test_the_gateway_is_only_checked_where_it_has_a_canary_topic(
+    airflow: AirflowHome, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert airflow.dag("gateway_health").task_ids == ["check"]
+    monkeypatch.delenv(*CANARY)
+    monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(tmp_path / "settings.yaml"))
+    with pytest.raises(KeyError):
+        airflow.dag("gateway_health")
+    (tmp_path / "settings.yaml").write_text("gateway.canary.topic: canary\n")
+    assert airflow.dag("gateway_health").task_ids == ["check"]

@@ -235,6 +235,28 @@ class GatewaySettings(PropertyModel):
     gateway_log_format: Literal["text", "json"] = setting("gateway.log.format", "text", GATEWAY, Source.OURS)
     """How the gateway writes its log to standard error: as sentences, or as a JSON object a line."""
 
+    gateway_canary_topic: OptionalText = setting(
+        "gateway.canary.topic",
+        None,
+        GATEWAY,
+        Source.OURS,
+        allowed="a topic's name",
+        pattern=r"^[A-Za-z0-9._-]{1,249}$",
+        default_text="none: there is no DAG gateway_health",
+    )
+    """The topic that the DAG gateway_health sends a record to, and reads from, through the gateway. The DAG exists
+    where it is set; create the topic for this alone, and enable it."""
+
+    gateway_canary_bootstrap_servers: OptionalText = setting(
+        "gateway.canary.bootstrap.servers",
+        None,
+        GATEWAY,
+        Source.OURS,
+        allowed="host:port",
+        default_text="{gateway.advertised.host}:{gateway.port}",
+    )
+    """Where the DAG gateway_health reaches the gateway."""
+
     gateway_metrics_port: Whole = setting(
         "gateway.metrics.port",
         0,

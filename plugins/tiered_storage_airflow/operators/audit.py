@@ -1,4 +1,4 @@
-"""Operators that only look: the audits, which compare the store with the metadata, and the metrics of all topics."""
+"""Operators that only look: audits, which compare the store with the metadata, metrics, and a check of the gateway."""
 
 from __future__ import annotations
 
@@ -185,3 +185,38 @@ def _violations(violating: Sequence[PartitionMetrics]) -> str:
         f"{len(violating)} partitions have offsets that contradict each other: {'; '.join(shown)}. Look at the leader "
         "and its log; trim nothing of these topics before 'tiered-storage audit' finds no anomaly"
     )
+
+
+class GatewayHealthOperator(RemoteLogOperator):
+    """Check the gateway end to end with the canary topic: send a record through it, read that and an old remote one.
+
+    The task fails, with a retry, and names what failed, where, and what to do. It returns what it checked.
+    """
+
+    def execute(self, context: Context) -> list[str]:  # type: ignore[override]
+        """Check the gateway."""
+        from tiered_storage.gateway.operation.canary import PARTITION, Canary
+        from tiered_storage.remote_log.model import SegmentState
+
+        with self.opened() as remote_log:
+            settings = remote_log.settings
+            topic, access = settings.gateway_canary_topic, remote_log.source.access
+            if topic is None or not access.get("bootstrap.servers"):
+                raise AirflowFailException(
+                    "nothing was checked: set gateway.canary.topic, and bootstrap.servers or cluster.connection"
+                )
+            host = settings.gateway_advertised_host or settings.gateway_listen_host or "127.0.0.1"
+            gateway = settings.gateway_canary_bootstrap_servers or f"{host}:{settings.gateway_port}"
+            starts = [
+                segment.start_offset
+                for found in remote_log.segments.list_partitions()
+                if (found.topic, found.partition) == (topic, PARTITION)
+                for segment in remote_log.segments.list_remote_log_segments(found)
+                if segment.state is SegmentState.COPY_SEGMENT_FINISHED
+            ]
+            value = f"{context['run_id']} {context['ti'].try_number}".encode()
+            canary = Canary(gateway, access["bootstrap.servers"], topic, access)
+            checked = canary.check(value, min(starts, default=None))
+        for line in checked:
+            self.log.info("%s", line)
+        return checked

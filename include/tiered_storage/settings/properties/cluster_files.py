@@ -19,6 +19,8 @@ import yaml
 CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
 OWN_POOLS = "own.pools"
 COPY_QUEUES = "copy.queues"
+CANARY_TOPIC = "gateway.canary.topic"
+_CANARY_VARIABLE = "TIERED_STORAGE_GATEWAY_CANARY_TOPIC"
 _QUEUES_VARIABLE = "TIERED_STORAGE_COPY_QUEUES"
 LONGEST_NAME = 100
 """Of a cluster or a queue, in letters: a DAG's id, with both in it, has at most 250 in Airflow."""
@@ -31,7 +33,8 @@ _NAME = r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*"
 
 @dataclass(frozen=True, slots=True)
 class DagSettings:
-    """What a cluster's DAGs are made of: whether it has Airflow pools of its own, and the queues that it copies in.
+    """What a cluster's DAGs are made of: whether it has Airflow pools of its own, the queues that it copies in, and
+    whether a gateway is checked.
 
     `problems` names what is wrong with them in its settings file; what is wrong does not count.
     """
@@ -39,6 +42,7 @@ class DagSettings:
     has_own_pools: bool
     copy_queues: tuple[str, ...]
     problems: tuple[str, ...] = ()
+    has_canary: bool = False
 
 
 def project_root() -> Path:
@@ -75,8 +79,9 @@ def other_clusters(environ: Mapping[str, str]) -> dict[str, Path]:
 def read_dag_settings(file: Path, environ: Mapping[str, str]) -> DagSettings:
     """Return what the settings file of a cluster says of its DAGs, and what is wrong with that.
 
-    A variable in `environ` overrides the file's queues. An invalid file raises nothing: every DAG file makes the DAGs
-    of all clusters, and an import error would stop them all. Each task of the cluster fails with all that is wrong.
+    A variable in `environ` overrides the file's queues, another its canary topic. An invalid file raises nothing: every
+    DAG file makes the DAGs of all clusters, and an import error would stop them all. Each task of the cluster fails
+    with all that is wrong.
     """
     given, problems = _given(file)
     by_variable = environ.get(_QUEUES_VARIABLE)
@@ -90,7 +95,8 @@ def read_dag_settings(file: Path, environ: Mapping[str, str]) -> DagSettings:
             f"{where} is no list of queues, whose names have letters, digits, dots, underscores and hyphens, at most "
             f"{LONGEST_NAME} of them"
         )
-    return DagSettings(own_pools in _TRUE, queues, tuple(problems))
+    has_canary = bool(environ.get(_CANARY_VARIABLE) or given.get(CANARY_TOPIC))
+    return DagSettings(own_pools in _TRUE, queues, tuple(problems), has_canary)
 
 
 def _queues(given: object) -> tuple[tuple[str, ...], bool]:

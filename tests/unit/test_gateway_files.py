@@ -1,0 +1,71 @@
+"""The systemd unit and the container recipe in docs/gateway: systemd takes the one, and what both name exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from configparser import RawConfigParser
+from pathlib import Path
+
+from tiered_storage.settings.settings import Settings
+
+PROJECT = Path(__file__).parents[2]
+UNIT = PROJECT / "docs" / "gateway" / "tiered-storage-gateway.service"
+RECIPE = PROJECT / "docs" / "gateway" / "Containerfile"
+PROGRAM = Path(sys.executable).with_name("tiered-storage")
+
+
+def unit() -> RawConfigParser:
+    parsed = RawConfigParser()
+    parsed.optionxform = str  # type: ignore[assignment,method-assign]
+    parsed.read_string(UNIT.read_text())
+    return parsed
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = re.sub(r"^#.*\n", "", RECIPE.read_text(), flags=re.MULTILINE)
+    return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in text.splitlines() if line.strip()]
+
+
+def ensure_a_command(command: list[str]) -> None:
+    """Run the command with its options as `--help` does: an unknown one fails."""
+    assert command[0].rpartition("/")[2] == "tiered-storage"
+    shown = subprocess.run([PROGRAM, *command[1:2], "--help"], capture_output=True, text=True, check=True)
+    assert all(option in shown.stdout for option in command[2:] if option.startswith("--"))
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    sections = unit()
+    assert set(sections) - {"DEFAULT"} == {"Unit", "Service", "Install"}
+    command = shlex.split(sections["Service"]["ExecStart"])
+    ensure_a_command(command)
+    if shutil.which("systemd-analyze") is None:
+        return
+    here = tmp_path / UNIT.name
+    here.write_text(UNIT.read_text().replace(command[0], str(PROGRAM)).replace("User=remote-log", "User=root"))
+    done = subprocess.run(["systemd-analyze", "verify", here], capture_output=True, text=True, check=False)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if UNIT.name in line]) == (0, [])
+
+
+def test_the_unit_waits_longer_than_the_gateway_takes_to_end() -> None:
+    service = unit()["Service"]
+
+    assert int(service["TimeoutStopSec"]) * 1000 > Settings().gateway_shutdown_timeout_ms
+    assert int(service["LimitNOFILE"]) > 4 * Settings().gateway_max_connections
+
+
+def test_the_recipe_copies_what_there_is_and_starts_the_gateway() -> None:
+    steps = instructions()
+    assert steps[0][0] == "FROM"
+    copied = [source for name, text in steps if name == "COPY" for source in text.split()[:-1]]
+    assert [source for source in copied if not (PROJECT / source).exists()] == []
+    assert {"pyproject.toml", "README.md", "LICENSE", "include/tiered_storage"} <= set(copied)
+    [entry] = [text for name, text in steps if name == "ENTRYPOINT"]
+    ensure_a_command(json.loads(entry))
+    [probe] = [text for name, text in steps if name == "HEALTHCHECK"]
+    compile(json.loads(probe.partition("CMD ")[2])[2], "the probe", "exec")
+    assert ("USER", "remote-log") in steps
