@@ -256,7 +256,8 @@ def test_the_gateway_is_only_checked_where_it_has_a_canary_topic(
     airflow: AirflowHome, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert airflow.dag("gateway_health").task_ids == ["check"]
-    monkeypatch.delenv(*CANARY)
+    for name in CANARY:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(tmp_path / "settings.yaml"))
     with pytest.raises(KeyError):
         airflow.dag("gateway_health")

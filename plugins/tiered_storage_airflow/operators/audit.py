@@ -193,7 +193,7 @@ class GatewayHealthOperator(RemoteLogOperator):
     The task fails, with a retry, and names what failed, where, and what to do. It returns what it checked.
     """
 
-    def execute(self, context: Context) -> list[str]:  # type: ignore[override]
+    def execute(self, context: Context) -> list[str]:
         """Check the gateway."""
         from tiered_storage.gateway.operation.canary import PARTITION, Canary
         from tiered_storage.remote_log.model import SegmentState
