@@ -45,6 +45,7 @@ from tiered_storage.remote_log.source.partition_log import UNREAD, LocalSegment
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 SHARE: Final = "share"
 _SECONDS: Final = 30.0
+_UNKNOWN: Final = "what consumer groups have read is unknown, so nothing is deleted at the brokers"
 _LASTS_SECONDS: Final = 10.0
 """How long an answer serves: a run over thousands of partitions need not ask thousands of groups for each."""
 
@@ -211,9 +212,8 @@ def _ensure_groups_are_loaded(client: ClusterClient, metadata: ClusterMetadata) 
     if problems:
         first = problems[0].as_exception()
         raise type(first)(
-            "what consumer groups have read is unknown, so nothing is deleted at the brokers: at least "
-            f"{len(problems)} of {len(topic.partitions)} partitions of {OFFSETS_TOPIC} have no coordinator that serves "
-            f"them: {first}"
+            f"{_UNKNOWN}: at least {len(problems)} of {len(topic.partitions)} partitions of {OFFSETS_TOPIC} have no "
+            f"coordinator that serves them: {first}"
         )
 
 
@@ -278,10 +278,10 @@ def _committed(client: ClusterClient, offsets_topic: TopicMetadata | None, group
         if offsets_topic is None or not offsets_topic.partitions:
             unknown[group_id] = SourceClusterError(f"it was listed, and there is no {OFFSETS_TOPIC}")
             continue
-        answers = [client.committed_offsets(group_id, offsets_topic, seconds=_SECONDS) for _ in range(2)]
-        offsets = [answer for answer in answers if not isinstance(answer, PartitionError)]
-        if failed := [answer for answer in answers if isinstance(answer, PartitionError)]:
-            unknown[group_id] = failed[0].as_exception()
+        try:
+            offsets = _asked_twice(client, offsets_topic, group_id)
+        except ClusterRefusedError as error:
+            unknown[group_id] = error
             continue
         for each in set[TopicPartition]().union(*offsets):
             found = [answer[each] for answer in offsets if each in answer]
@@ -289,3 +289,21 @@ def _committed(client: ClusterClient, offsets_topic: TopicMetadata | None, group
             if len(found) < len(offsets):
                 contradicted.setdefault(each, set()).add(group_id)
     return CommittedOffsets(by_partition, unknown, contradicted)
+
+
+def _asked_twice(
+    client: ClusterClient, offsets_topic: TopicMetadata, group_id: str
+) -> list[Mapping[TopicPartition, int]]:
+    """Return two answers about a group.
+
+    Raises ClusterRefusedError if its offsets may not be read, and SourceClusterError if its coordinator is lost: the
+    other groups of that one would wait for it as long.
+    """
+    answers: list[Mapping[TopicPartition, int]] = []
+    for _ in range(2):
+        answer = client.committed_offsets(group_id, offsets_topic, seconds=_SECONDS)
+        if isinstance(answer, PartitionError):
+            error = answer.as_exception()
+            raise SourceClusterError(f"{_UNKNOWN}, of group {group_id}: {answer}") if error.retriable else error
+        answers.append(answer)
+    return answers

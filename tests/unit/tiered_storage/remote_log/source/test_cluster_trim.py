@@ -271,19 +271,28 @@ def test_an_offset_that_only_one_of_two_answers_has_keeps_its_partition_alone(mo
     assert committed.of(ZERO) == {"listed": 100}
 
 
-@pytest.mark.parametrize(("code", "retriable"), [(13, True), (30, False)])
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_group_whose_offsets_one_answer_lacks_keeps_everything(
-    code: int, retriable: bool, at: int, monkeypatch: pytest.MonkeyPatch
+def test_a_group_whose_offsets_one_answer_refuses_keeps_everything_unless_it_is_named(
+    at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[dict[TopicPartition, int] | PartitionError] = [{ZERO: 100}]
-    answers.insert(at, PartitionError(OFFSETS_TOPIC, 0, OFFSET_FETCH, code))
+    answers.insert(at, PartitionError(OFFSETS_TOPIC, 0, OFFSET_FETCH, 30))
     committed = Coordinators(STAYED, STAYED, offsets={"listed": answers}).read(monkeypatch)
-    with pytest.raises(SourceClusterError) as unknown:
+    with pytest.raises(ClusterRefusedError) as unknown:
         committed.of(ONE)
-    assert unknown.value.retriable is retriable
     assert mentions(str(unknown.value), "group listed", "local.retention.ignored.groups", "OffsetFetch")
     assert committed.of(ONE, ["listed"]) == {}
+
+
+def test_a_coordinator_that_is_lost_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[set[Group]] = [{Group(f"group-{number}", "consumer") for number in range(100)}] * 2
+    lost = PartitionError(OFFSETS_TOPIC, 0, OFFSET_FETCH, 13, "connection refused")
+    coordinators = Coordinators(STAYED, STAYED, groups=groups, offsets={"group-0": [lost], "group-1": [lost]})
+    with pytest.raises(SourceClusterError) as unknown:
+        coordinators.read(monkeypatch)
+    assert unknown.value.retriable
+    assert mentions(str(unknown.value), "nothing is deleted at the brokers", "group-0", "connection refused")
+    assert coordinators.offsets["group-1"] == [lost]
 
 
 def test_a_group_that_is_listed_where_no_offsets_topic_is_keeps_everything(monkeypatch: pytest.MonkeyPatch) -> None:
