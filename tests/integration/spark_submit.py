@@ -22,6 +22,7 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage_airflow.embedded.java import java_home
 
 PROJECT = Path(__file__).resolve().parents[2]
+COUNTED_JOB = Path(__file__).with_name("counted_job.py")
 # Without `site` no .pth file is read, so that what is installed can be imported, but for what is installed as editable.
 ISOLATED_PYTHON = """\
 #!/bin/sh
@@ -42,24 +43,31 @@ class SparkSubmit:
     directory: Path
     environment: dict[str, str]
 
-    def __call__(self, site: Site, folder: str) -> tuple[list[CopyOutcome], int]:
-        """Copy all that is due at `site` and commit it; return the outcomes and the peak resident bytes of a worker."""
+    def __call__(self, site: Site, folder: str, counting: Path | None = None) -> tuple[list[CopyOutcome], int]:
+        """Copy all that is due at `site` and commit it; return the outcomes and the peak resident bytes of a worker.
+
+        `counting` as for `run`.
+        """
         with site.open() as remote_log:
             begun = remote_log.begin_copy(remote_log.plan_copy(), "test")
             job = remote_log.write_copy_job(folder, begun)
-            said, peak = self.run("copy_segments.py", remote_log.access(job.files))
+            said, peak = self.run("copy_segments.py", remote_log.access(job.files), counting)
             outcomes = list(CopyJob.read(remote_log.work, folder)[0].outcomes())
             assert f"copied {len(outcomes)} segments in {job.groups} groups" in said
             assert remote_log.commit_copy(outcomes).is_whole
         return outcomes, peak
 
-    def run(self, program: str, access: JobAccess) -> tuple[str, int]:
-        """Submit the job `program` with two workers; return what it printed and the peak resident bytes of a worker."""
+    def run(self, program: str, access: JobAccess, counting: Path | None = None) -> tuple[str, int]:
+        """Submit the job `program` with two workers; return what it printed and the peak resident bytes of a worker.
+
+        With `counting` the workers count into that file instead of waiting for their limits: see counted_job.py.
+        """
         archive = build_library_archive(self.directory)
         jobs = PROJECT / "spark_jobs"
         command = ["spark-submit", "--master", "local[2]", "--py-files", f"{archive},{jobs / 'job_stub.py'}"]
+        job = [str(jobs / program)] if counting is None else [str(COUNTED_JOB), str(counting), str(jobs / program)]
         with subprocess.Popen(
-            [*command, str(jobs / program), *access.arguments],
+            [*command, *job, *access.arguments],
             env={**self.environment, **access.environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

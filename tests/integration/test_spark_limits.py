@@ -1,12 +1,12 @@
 """The limits of copies and of remote reads, over all workers of a real Spark.
 
-Each job has four groups, which two workers do, and a limit for both: that leaves the second piece of a worker a least
-time. More time says nothing. The bytes of one window (a second) may pass at once.
+Each job has four groups of one size, which two workers do, and a limit for both. The workers count what passes their
+limits; the unit tests of throttle.py hold how long a limit waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from pathlib import Path
 
 import pytest
@@ -38,14 +38,15 @@ def write_logs(site: TieredSite, segment: int) -> None:
                 log.append([Record(offset, TIMESTAMP, None, bytes(segment // 4))])
 
 
-def assert_within_share(seconds: Sequence[float], size: int, share: int) -> None:
-    """Assert that each worker took the least time for its second piece of `size` bytes; the first one also compiles."""
-    assert len(seconds) == 4
-    assert min(seconds[1::2]) >= (size - share) / share
+def ensure_shared(counted: Path, limit: int, least: int) -> None:
+    """Assert that each of the two workers had half of `limit`, and that `least` bytes or more passed each half."""
+    halves = [json.loads(line) for line in counted.read_text().splitlines()]
+    assert [share for share, _ in halves] == [limit / 2] * 2
+    assert min(passed for _, passed in halves) >= least
 
 
 def test_the_workers_of_a_copy_keep_one_limit_together(spark_submit: SparkSubmit, tmp_path: Path) -> None:
-    limit, segment = 128 << 10, 256 << 10
+    limit, segment, counted = 128 << 10, 256 << 10, tmp_path / "copied"
     site = TieredSite(tmp_path / "site")
     write_logs(site, segment)
     site.configure(
@@ -54,16 +55,17 @@ def test_the_workers_of_a_copy_keep_one_limit_together(spark_submit: SparkSubmit
         remote_log_manager_copy_quota_window_num=1,
     )
 
-    outcomes, _ = spark_submit(site, "runs/first/1")
+    spark_submit(site, "runs/first/1", counted)
 
     assert [site.finished(f"orders-{number}") for number in range(4)] == [[0]] * 4
-    assert_within_share([outcome.seconds for outcome in outcomes], segment, limit // 2)
+    ensure_shared(counted, limit, 2 * segment)
 
 
 def test_the_workers_of_an_export_and_of_a_deep_audit_keep_one_limit_together(
     spark_submit: SparkSubmit, tmp_path: Path
 ) -> None:
     limit = segment = 1 << 20
+    exported, audited = tmp_path / "exported", tmp_path / "audited"
     site = TieredSite(tmp_path / "site")
     write_logs(site, segment)
     site.configure(
@@ -78,12 +80,10 @@ def test_the_workers_of_an_export_and_of_a_deep_audit_keep_one_limit_together(
         )
         with remote_log.tables.export(request, "runs/export/1") as begun:
             export = begun.write_job("runs/export/1")
-            spark_submit.run("export_parquet.py", remote_log.access(export.files))
-            exported = list(export.outcomes())
-            assert begun.commit(exported).rows == 16
+            spark_submit.run("export_parquet.py", remote_log.access(export.files), exported)
+            assert begun.commit(list(export.outcomes())).rows == 16
         audit = remote_log.checks.write_audit_job("runs/audit/1")
-        spark_submit.run("audit_segments.py", remote_log.access(audit.files))
-        audited = list(audit.outcomes())
-    assert [outcome.anomalies for outcome in audited] == [()] * 4
-    assert_within_share([outcome.seconds for outcome in exported], segment, limit // 2)
-    assert_within_share([outcome.seconds for outcome in audited], segment, limit // 2)
+        spark_submit.run("audit_segments.py", remote_log.access(audit.files), audited)
+        assert [outcome.anomalies for outcome in audit.outcomes()] == [()] * 4
+    ensure_shared(exported, limit, 2 * segment)
+    ensure_shared(audited, limit, 2 * segment)
