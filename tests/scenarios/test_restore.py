@@ -704,10 +704,10 @@ def test_an_unfinished_restore_of_something_else_is_reported(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--as-topic-id", "7"), "the topic's id at the target: '7' is no UUID"),
+        (("--as-topic-id", "7"), "'7' is no UUID"),
         (("--node-id", 2**31), f"node id {2**31}: take 0 to {2**31 - 1}"),
-        (("--as-topic", "a/b"), "the name at the target is 'a/b'"),
-        (("--as-topic", "__consumer_offsets"), "the name at the target is '__consumer_offsets'"),
+        (("--as-topic", "a/b"), "target is 'a/b'"),
+        (("--as-topic", "__consumer_offsets"), "target is '__consumer_offsets'"),
     ],
 )
 def test_wrong_ids_are_refused_by_a_dry_run_too_and_make_no_directory(

@@ -195,10 +195,10 @@ EVERYWHERE: dict[str, tuple[Callable[[RemoteLogFiles], None], str]] = {
     "a store of a later version": (a_store_of_a_later_version, "version"),
     "a stop": (a_stop, "look first"),
     "a retention of zero": (a_retention_of_zero, "retention.ms"),
-    "a store of foreign objects": (a_store_of_foreign_objects, "nothing refers to 40 of 55 objects"),
+    "a store of foreign objects": (a_store_of_foreign_objects, "40 of 55 objects"),
     "foreign objects seen by a narrowed audit": (
         foreign_objects_seen_by_a_narrowed_audit,
-        "nothing refers to 40 of 46 objects",
+        "40 of 46 objects",
     ),
     "limits that contradict each other": (limits_that_contradict_each_other, "local.retention.bytes"),
 }

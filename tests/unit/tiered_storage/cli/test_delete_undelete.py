@@ -83,8 +83,8 @@ def test_partitions_that_are_named_alone_are_brought_back(files: RemoteLogFiles)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("orders",), "topic orders: no marked segment of it"),
-        (("no-such",), "topic no-such: no marked segment of it"),
+        (("orders",), "topic orders: no marked segment"),
+        (("no-such",), "topic no-such: no marked segment"),
         (("orders", "--partitions", "x"), "partitions: 'x'"),
         (("orders", "--topic-id", "x"), "nothing was brought back"),
     ],

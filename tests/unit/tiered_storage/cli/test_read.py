@@ -253,9 +253,9 @@ def test_a_long_value_is_cut_and_says_how_long_it_is(tmp_path: Path) -> None:
     ("arguments", "code", "expected"),
     [
         (("orders", 0, "--offset", 35), 0, ""),
-        (("orders", 0, "--offset", 36), 1, "offset 36 is out of range; it has offsets 0 to 34"),
-        (("orders", 7), 1, "orders-7 is neither in log.dirs nor in the remote log"),
-        (("clicks", 0), 1, "clicks-0 is neither in log.dirs nor in the remote log"),
+        (("orders", 0, "--offset", 36), 1, "offsets 0 to 34"),
+        (("orders", 7), 1, "orders-7 is neither in log.dirs nor"),
+        (("clicks", 0), 1, "clicks-0 is neither in log.dirs nor"),
         (("orders", "one"), 2, "'partition'"),
         (("orders", 0, "--max-records", 0), 2, "max-records"),
     ],

@@ -170,15 +170,15 @@ def test_a_directory_whose_broker_did_not_stop_in_order_is_worth_a_note(tmp_path
 @pytest.mark.parametrize(
     ("name", "where", "why"),
     [
-        ("rsm.config.url", "logs/store", "rsm.config.url is {0}, inside {1} of log.dirs"),
-        ("rsm.config.url", "logs", "rsm.config.url is {0}, inside {1} of log.dirs"),
-        ("rsm.config.url", "", "{1} of log.dirs lies inside {0}, which is rsm.config.url"),
-        ("work.url", "logs/work", "work.url is {0}, inside {1} of log.dirs"),
-        ("export.url", "link/exports", "export.url is {2}, inside {1} of log.dirs"),
-        ("state.directory", "logs/state", "state.directory is {0}, inside {1} of log.dirs"),
+        ("rsm.config.url", "logs/store", "rsm.config.url is {0}, inside {1} of"),
+        ("rsm.config.url", "logs", "rsm.config.url is {0}, inside {1} of"),
+        ("rsm.config.url", "", "{1} of log.dirs lies inside {0}, "),
+        ("work.url", "logs/work", "work.url is {0}, inside {1} of"),
+        ("export.url", "link/exports", "export.url is {2}, inside {1} of"),
+        ("state.directory", "logs/state", "state.directory is {0}, inside {1} of"),
         ("rlmm.config.url", "sqlite:///{root}/logs/metadata.db", "rlmm.config.url is {1}/metadata.db, inside {1} of"),
-        ("rlmm.config.url", "sqlite:///{root}/link/m/m.db", "rlmm.config.url is {1}/m/m.db, inside {1} of log.dirs"),
-        ("rlmm.config.url", "sqlite:///logs/metadata.db", "rlmm.config.url is {1}/metadata.db, inside {1} of log.dirs"),
+        ("rlmm.config.url", "sqlite:///{root}/link/m/m.db", "rlmm.config.url is {1}/m/m.db, inside {1} of"),
+        ("rlmm.config.url", "sqlite:///logs/metadata.db", "rlmm.config.url is {1}/metadata.db, inside {1} of"),
     ],
 )
 def test_a_place_of_ours_inside_a_log_directory_is_refused_and_named(

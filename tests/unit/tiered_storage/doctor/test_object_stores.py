@@ -93,10 +93,10 @@ def test_a_store_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
         ("create", "may not create it"),
         ("full", "no room"),
         ("overwrites", "(If-None-Match: *)"),
-        ("other bytes", "other bytes than were sent"),
+        ("other bytes", "other bytes"),
         ("list", "may not list it"),
-        ("lists nothing", "lists 0 objects where one was just written"),
-        ("keeps", "still shows a deleted object"),
+        ("lists nothing", "lists 0 objects"),
+        ("keeps", "deleted object"),
     ],
 )
 def test_doctor_reports_what_a_store_fails_to_do(

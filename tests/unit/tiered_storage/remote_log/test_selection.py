@@ -105,15 +105,15 @@ def test_numbers_and_ranges_are_read(text: str | None, numbers: set[int] | None)
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "nothing is named: write numbers such as 0,2-4, or leave it out for all"),
+        ("", "0,2-4"),
         (" \t", "nothing is named"),
-        ("orders", "'orders' in 'orders' is not a number or a range: write 0,2-4"),
+        ("orders", "'orders' in 'orders' .*0,2-4"),
         ("1,,2", "'' in '1,,2' is not a number"),
         ("-1", "'-1' in '-1' is not a number"),
         ("1-", "'1-' in '1-' is not a number"),
         ("1.5", "is not a number"),
         ("\u0661", "is not a number"),
-        ("4-2", "'4-2' in '4-2' ends before it begins"),
+        ("4-2", "'4-2' in '4-2' ends before"),
         (f"0-{MOST_PARTITIONS}", "names more than 100,000"),
         ("0-60000,70000-130000", "names more than 100,000"),
         ("0-9999999999", "names more than 100,000"),

@@ -107,8 +107,8 @@ def test_options_may_be_secrets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("remote.log.storage.manager.impl.prefix: rsm\n", "with a dot at its end"),
-        ("remote.log.metadata.manager.impl.prefix: ''\n", "with a dot at its end"),
+        ("remote.log.storage.manager.impl.prefix: rsm\n", "dot at its end"),
+        ("remote.log.metadata.manager.impl.prefix: ''\n", "dot at its end"),
         ("remote.log.metadata.manager.class.name: Manager\n", "package.module.Class"),
         ("remote.log.storage.manager.class.path: {a: b}\n", "neither text nor a list"),
         ("rsm.config.: {x: hush}\n", "whole name"),

@@ -62,85 +62,61 @@ def test_a_name_that_is_no_text_is_refused(refusal: Refusal) -> None:
         ),
         (
             "log.retention.ms: 7 days",
-            "log.retention.ms is '7 days'; allowed: a whole number of ms, 1 or more, or -1 (no limit)",
+            "log.retention.ms is '7 days'; allowed: * ms, 1 or more, or -1 *",
         ),
         (
             "log.retention.ms: -2",
-            "log.retention.ms is '-2'; allowed: a whole number of ms, 1 or more, or -1 (no limit)",
+            "log.retention.ms is '-2'; allowed: * ms, 1 or more, or -1 *",
         ),
         (
             "log.retention.bytes: 0",
-            (
-                "log.retention.bytes is '0': 0 would let every closed segment expire at once; "
-                "allowed: a whole number of bytes, 1 or more, or -1 (no limit)"
-            ),
+            "log.retention.bytes is '0': 0 *; allowed: * bytes, 1 or more, or -1 *",
         ),
         (
             "log.retention.hours: 1h",
-            (
-                "log.retention.hours is '1h'; allowed: a value in hours for log.retention.ms, "
-                "which takes a whole number of ms, 1 or more, or -1 (no limit)"
-            ),
+            "log.retention.hours is '1h'; allowed: * hours * log.retention.ms, * ms, 1 or more, or -1 *",
         ),
         (
             f"log.retention.hours: {'9' * 5000}",
-            (
-                f"log.retention.hours is '{'9' * 119}…; allowed: a value in hours for log.retention.ms, "
-                "which takes a whole number of ms, 1 or more, or -1 (no limit)"
-            ),
+            f"log.retention.hours is '{'9' * 119}…; allowed: * hours * log.retention.ms, * ms, 1 or more, or -1 *",
         ),
         (
             "log.local.retention.bytes: -3",
-            (
-                "log.local.retention.bytes is '-3'; "
-                "allowed: a whole number of bytes, 0 or more, or -1 (no limit), or -2 (as the total)"
-            ),
+            "log.local.retention.bytes is '-3'; allowed: * bytes, 0 or more, or -1 *, or -2 *",
         ),
-        ("lease.duration.ms: 10:30", "lease.duration.ms is '10:30'; allowed: a whole number of ms, 1,000 or more"),
-        ("lease.duration.ms:", "lease.duration.ms is ''; allowed: a whole number of ms, 1,000 or more"),
+        ("lease.duration.ms: 10:30", "lease.duration.ms is '10:30'; allowed: * ms, 1,000 or more"),
+        ("lease.duration.ms:", "lease.duration.ms is ''; allowed: * ms, 1,000 or more"),
         ("log.end.is.stable: maybe", "log.end.is.stable is 'maybe'; allowed: true or false"),
         (
             "remote.log.index.chunk.bytes: 8388608",
-            "remote.log.index.chunk.bytes is '8388608'; allowed: a whole number of bytes, 1,048,576 to 4,194,304",
+            "remote.log.index.chunk.bytes is '8388608'; allowed: * bytes, 1,048,576 to 4,194,304",
         ),
         (
             "log.dirs: [/a, /b, /a]",
-            (
-                "log.dirs is ['/a', '/b', '/a']: /a *; "
-                "allowed: folders, each once: a list, or one text with commas between them"
-            ),
+            "log.dirs is ['/a', '/b', '/a']: /a *; allowed: folders, each once*",
         ),
         *(
             (
                 f"broker.log.dirs: {given}",
-                (
-                    f"broker.log.dirs is {given!r}: {reason}; allowed: the folders of each broker by its id: a "
-                    "mapping, or one text such as 1=/data/a,/data/b;2=/data/c"
-                ),
+                f"broker.log.dirs is {given!r}: {reason}; allowed: * 1=/data/a,/data/b;2=/data/c",
             )
             for given, reason in (
-                ("/data", "'/data' is not the id of a broker, which is a whole number"),
-                ("1=", "it names no folder of broker 1"),
-                ("1=/a;1=/b", "it names broker 1 twice"),
+                ("/data", "'/data' is not * id *"),
+                ("1=", "* no folder of broker 1"),
+                ("1=/a;1=/b", "* broker 1 twice"),
                 ("1=/a,/a", "/a is listed twice"),
             )
         ),
         (
             "cluster.id: ../up",
-            (
-                "cluster.id is '../up'; "
-                "allowed: up to 128 letters, digits, dots, underscores and hyphens, not beginning with a dot"
-            ),
+            "cluster.id is '../up'; allowed: * 128 *",
         ),
         (
             "remote.log.storage.manager.class.name: Manager",
-            (
-                "remote.log.storage.manager.class.name is 'Manager'; "
-                "allowed: a class by its dotted name: package.module.Class"
-            ),
+            "remote.log.storage.manager.class.name is 'Manager'; allowed: * package.module.Class",
         ),
         ("state.directory: ''", "state.directory is ''*; allowed: a folder"),
-        ("topics: [orders]", "topics is ['orders']; allowed: a mapping from topic names to their properties"),
+        ("topics: [orders]", "topics is ['orders']; allowed: a mapping *"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_file_line_name_value_and_what_is_allowed(
@@ -154,13 +130,13 @@ def test_a_wrong_setting_is_refused_with_file_line_name_value_and_what_is_allowe
     [
         ("rsm.config.url", "s3:/bucket", "*://*"),
         ("rsm.config.url", "s3://", "* bucket or folder"),
-        ("rsm.config.url", "file://folder", "a file URL has three slashes and an absolute path: file:///folder"),
+        ("rsm.config.url", "file://folder", "* file:///folder"),
         ("work.url", "''", "*"),
         ("work.url", "s3://key:hush@bucket", "* credentials: *AWS_*"),
         ("rsm.config.endpoint", "localhost:9000", "* http or https URL"),
         ("rsm.config.endpoint", "https://key:hush@host", "* credentials: *AWS_*"),
         ("rlmm.config.url", "metadata.db", "* URL"),
-        ("rlmm.config.url", "sqlite://metadata.db", "a SQLite URL has three slashes and then a path"),
+        ("rlmm.config.url", "sqlite://metadata.db", "* SQLite * three slashes *"),
         ("rlmm.config.url", "'sqlite:///:memory:'", "* empty metadata store*"),
     ],
 )
@@ -206,30 +182,24 @@ def test_an_orphan_must_outlive_a_lease(refusal: Refusal, file: Path) -> None:
         ),
         (
             "retention.ms: 0",
-            (
-                "topic orders: retention.ms is '0': 0 would let every closed segment expire at once; "
-                "allowed: a whole number of ms, 1 or more, or -1 (no limit)"
-            ),
+            "topic orders: retention.ms is '0': 0 *; allowed: * ms, 1 or more, or -1 *",
         ),
         (
             "remote.log.retention.minutes: x",
             (
-                "topic orders: remote.log.retention.minutes is 'x'; allowed: a value in minutes for retention.ms, "
-                "which takes a whole number of ms, 1 or more, or -1 (no limit)"
+                "topic orders: remote.log.retention.minutes is 'x'; allowed: * minutes * retention.ms, "
+                "* ms, 1 or more, or -1 *"
             ),
         ),
         (
             "{retention.ms: 5, local.retention.ms: 6}",
-            "topic orders: local.retention.ms is 6, more than retention.ms, 5: what is local is part of the total",
+            "topic orders: local.retention.ms is 6, more than retention.ms, 5*",
         ),
         (
             "local.retention.ms: 1000000000",
-            (
-                "topic orders, with the defaults: local.retention.ms is 1000000000, more than retention.ms, 604800000: "
-                "what is local is part of the total"
-            ),
+            "topic orders, * local.retention.ms is 1000000000, more than retention.ms, 604800000*",
         ),
-        ("5", "topic orders is '5'; allowed: a mapping of properties to values"),
+        ("5", "topic orders is '5'; allowed: a mapping *"),
     ],
 )
 def test_a_wrong_property_of_a_topic_is_refused_likewise(
@@ -314,10 +284,10 @@ def test_other_peoples_variables_are_left_alone(file: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (True, "is True: *; allowed: a whole number of segments, 1 or more"),
-        (1.5, "is 1.5; allowed: a whole number of segments, 1 or more"),
-        ([5], "is [5]; allowed: a whole number of segments, 1 or more"),
-        (2**63, "is 9223372036854775808; allowed: a whole number of segments, 1 or more"),
+        (True, "is True: *; allowed: * segments, 1 or more"),
+        (1.5, "is 1.5; allowed: * segments, 1 or more"),
+        ([5], "is [5]; allowed: * segments, 1 or more"),
+        (2**63, "is 9223372036854775808; allowed: * segments, 1 or more"),
     ],
 )
 def test_a_wrong_parameter_of_a_run_is_refused(refusal: Refusal, value: object, expected: str) -> None:

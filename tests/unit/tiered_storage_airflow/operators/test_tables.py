@@ -156,18 +156,18 @@ def test_a_run_waits_for_another_ones_lease(site: TieredSite) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], int | None, str]] = [
-    ({"topic": "payments"}, 1, "nothing of topic 'payments' was ever copied"),
-    ({"partitions": "0,7"}, 1, "nothing was ever copied of its partitions 7"),
+    ({"topic": "payments"}, 1, "topic 'payments' was"),
+    ({"partitions": "0,7"}, 1, "of its partitions 7"),
     ({"from_time": "2026-01-01"}, 1, "give both, or neither"),
     ({"from_time": "yesterday", "to_time": "today"}, 1, "is not a time"),
-    ({}, None, "fill in from_time and to_time"),
-    ({}, 3, "fill in from_time and to_time"),
+    ({}, None, "from_time and to_time"),
+    ({}, 3, "from_time and to_time"),
     ({"isolation": "serializable"}, 1, "read_committed or read_uncommitted"),
     ({"from_time": "9" * 5000, "to_time": "9" * 5000}, 1, "from_time is '999"),
     ({"max_disorder_minutes": "9" * 5000}, 1, "max_disorder_minutes is '999"),
     ({"max_disorder_minutes": "-1"}, 1, "a whole number from 0"),
     ({"codec": "rar"}, 1, "codec 'rar'"),
-    ({"allow_gaps": "perhaps"}, 1, "must be true or false"),
+    ({"allow_gaps": "perhaps"}, 1, "true or false"),
 ]
 
 

@@ -241,14 +241,14 @@ def test_a_header_key_that_is_no_utf_8_changes_no_other() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ([], "it runs past its end"),
-        ([0, 0, 9], "a field is longer than its record"),
-        ([0, 0, -1, -1, 9], "its number of headers does not fit its bytes"),
-        ([0, 0, -1, -1, 1, -1, -1], "a header has no key"),
-        ([0, 0, -1, -1, 1, -2, -1], "a header has no key"),
-        ([0, 0, -1, -1, 0, 0], "its fields take fewer bytes than its length says"),
-        ([0, 3, -1, -1, 0], "its offset is not above those before it and within its batch"),
-        ([0, 1 << 40, -1, -1, 0], "a varint is longer than its type can be"),
+        ([], "past its end"),
+        ([0, 0, 9], "field is longer"),
+        ([0, 0, -1, -1, 9], "number of headers"),
+        ([0, 0, -1, -1, 1, -1, -1], "header has no key"),
+        ([0, 0, -1, -1, 1, -2, -1], "header has no key"),
+        ([0, 0, -1, -1, 0, 0], "fewer bytes"),
+        ([0, 3, -1, -1, 0], "its offset"),
+        ([0, 1 << 40, -1, -1, 0], "varint is longer"),
     ],
 )
 def test_an_error_names_source_position_record_and_reason(fields: list[int], reason: str) -> None:
@@ -261,7 +261,8 @@ def test_an_error_names_source_position_record_and_reason(fields: list[int], rea
 
     assert caught.value.path == "orders-0/00000000000000000000.log"
     assert caught.value.position == len(sound)
-    assert caught.value.reason == f"record 1 of 1: {reason}"
+    assert caught.value.reason.startswith("record 1 of 1: ")
+    assert reason in caught.value.reason
 
 
 @pytest.mark.parametrize(

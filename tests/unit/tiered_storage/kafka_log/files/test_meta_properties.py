@@ -76,7 +76,7 @@ def test_javas_escapes_comments_and_continued_lines_are_understood(path: Path) -
     ("content", "position", "reason"),
     [
         ("version=2\n", 0, "version 2 is unknown"),
-        ("#\r\nversion=one\n", 3, "version is no number of 32 bits"),
+        ("#\r\nversion=one\n", 3, "number of 32 bits"),
         ("version=1\ncluster.id=\\ud800\nnode.id=1\n", 10, "half of a character"),
         ("version=1\nnode.id=1\n", 20, "needs cluster.id"),
         ("version=1\n", 10, "needs cluster.id and node.id"),

@@ -59,7 +59,7 @@ def test_a_look_up_finds_the_last_entry_at_or_before_the_offset(index: OffsetInd
 @pytest.mark.parametrize(
     ("content", "position", "reason"),
     [
-        (("000000200000100000"), 9, "no whole number of entries"),
+        (("000000200000100000"), 9, "whole number of entries"),
         (("00000020000010000000002000002000"), 8, "does not rise"),
         (("00000020000010000000004000001000"), 8, "does not rise"),
         (("000000200000100000000000000000000000004000002000"), 8, "does not rise"),

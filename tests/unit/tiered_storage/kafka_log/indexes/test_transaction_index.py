@@ -84,13 +84,13 @@ def test_a_missing_file_has_no_aborts(path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "position", "reason"),
     [
-        (BY_HAND + BY_HAND[:-1], 34, "no whole number of entries"),
+        (BY_HAND + BY_HAND[:-1], 34, "whole number of entries"),
         (b"\0\1" + BY_HAND[2:], 0, "entry version 1 is unknown"),
-        (bytes(34), 0, "the abort at offset 0 comes before 10"),
-        (BY_HAND + BY_HAND, 34, "the abort at offset 20 comes before 21"),
+        (bytes(34), 0, "offset 0 comes before 10"),
+        (BY_HAND + BY_HAND, 34, "offset 20 comes before 21"),
         (BY_HAND[:10] + b"\xff" * 8 + BY_HAND[18:], 0, "goes from offset -1 to 20"),
         (BY_HAND[:10] + b"\0" * 7 + b"\x15" + BY_HAND[18:], 0, "goes from offset 21 to 20"),
-        (BY_HAND[:26] + b"\xff" * 8, 0, "the last stable offset -1 is below 0"),
+        (BY_HAND[:26] + b"\xff" * 8, 0, "offset -1 is below 0"),
     ],
 )
 def test_impossible_entries_are_refused_with_their_position(

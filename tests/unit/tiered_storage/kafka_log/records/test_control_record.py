@@ -111,7 +111,7 @@ def marker_of_record_or_error(batch: bytes | bytearray) -> EndTransactionMarker 
         return str(error)
     value = records[0].value
     if value is None or len(value) < 6:
-        return "<memory>: at byte 0: the value of an end marker is cut"
+        return "<memory>: at byte 0: the marker is cut"
     version, epoch = struct.unpack_from(">hi", value)
     if version < 0:
         return f"<memory>: at byte 0: an end marker has version {version}"
@@ -127,12 +127,12 @@ def test_a_control_batch_that_compaction_has_emptied_has_no_marker() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        (None, b"", "key of a control record is cut"),
-        (b"\0\0\0", b"", "key of a control record is cut"),
-        (b"\xff\xff\0\0", b"", "a control record has version -1"),
-        (b"\0\0\0\0", None, "value of an end marker is cut"),
-        (b"\0\0\0\1", b"\0\0\0\0\0", "value of an end marker is cut"),
-        (b"\0\0\0\1", b"\xff\xff\0\0\0\0", "an end marker has version -1"),
+        (None, b"", "record is cut"),
+        (b"\0\0\0", b"", "record is cut"),
+        (b"\xff\xff\0\0", b"", "record has version -1"),
+        (b"\0\0\0\0", None, "marker is cut"),
+        (b"\0\0\0\1", b"\0\0\0\0\0", "marker is cut"),
+        (b"\0\0\0\1", b"\xff\xff\0\0\0\0", "marker has version -1"),
     ],
 )
 def test_a_marker_that_cannot_be_read_is_refused_with_its_place(

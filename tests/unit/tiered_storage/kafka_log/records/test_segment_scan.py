@@ -216,10 +216,10 @@ def test_a_segment_continues_as_it_was_after_an_error(scanner: Callable[..., Seg
 @pytest.mark.parametrize(
     ("base_offset", "batches", "reason"),
     [
-        (10, batches_of([1], base_offset=9), "starts at offset 9; offsets rise, so from 10 on here"),
-        (0, batches_of([2]) + batches_of([1], base_offset=1), "starts at offset 1; offsets rise, so from 2 on here"),
-        (0, batches_of([2]) * 2, "starts at offset 0; offsets rise, so from 2 on here"),
-        (5, batches_of([1], base_offset=6 + INT32_MAX), "too far from the segment's base offset 5"),
+        (10, batches_of([1], base_offset=9), "starts at offset 9; .* from 10 "),
+        (0, batches_of([2]) + batches_of([1], base_offset=1), "starts at offset 1; .* from 2 "),
+        (0, batches_of([2]) * 2, "starts at offset 0; .* from 2 "),
+        (5, batches_of([1], base_offset=6 + INT32_MAX), "base offset 5"),
     ],
 )
 def test_offsets_out_of_order_are_named(base_offset: int, batches: list[bytes], reason: str) -> None:

@@ -226,11 +226,11 @@ def corrupt_neighbours(segment: LogSegment) -> None:
 @pytest.mark.parametrize(
     ("damage", "error", "reason"),
     [
-        (corrupt_flip, "CorruptRecordError", f"at byte {BATCH_BYTES}: the batch's CRC-32C is"),
+        (corrupt_flip, "CorruptRecordError", f"at byte {BATCH_BYTES}: the batch's CRC-32C"),
         (corrupt_cut_inside, "CorruptRecordError", f"at byte {BATCH_BYTES}: truncated"),
-        (corrupt_cut_between, "CorruptRecordError", "the log ends with offset 14, but the next segment begins at 20"),
+        (corrupt_cut_between, "CorruptRecordError", "offset 14, but the next segment begins at 20"),
         (corrupt_magic, "UnsupportedMagicError", f"at byte {BATCH_BYTES}: the batch has magic 1"),
-        (corrupt_empty, "CorruptRecordError", "but the next segment begins at 20"),
+        (corrupt_empty, "CorruptRecordError", "next segment begins at 20"),
         (corrupt_repeat, "CorruptRecordError", f"at byte {BATCH_BYTES}: the batch starts at offset 10"),
         (corrupt_swap, "CorruptRecordError", f"at byte {BATCH_BYTES}: the batch starts at offset 10"),
         (corrupt_neighbours, "CorruptRecordError", "at byte 0: the batch starts at offset 0"),

@@ -55,7 +55,7 @@ def test_a_name_that_is_gone_is_absent_where_all_are_shown() -> None:
 @pytest.mark.parametrize(
     ("is_allowed", "properties", "expected"),
     [
-        (False, {}, "remote deletion is not allowed"),
+        (False, {}, "deletion is not allowed"),
         (True, {}, "1000 ms after the next run of expire"),
         (True, {REPLACED_SINCE: "0"}, "after 1970-01-01 00:00:01 UTC"),
     ],

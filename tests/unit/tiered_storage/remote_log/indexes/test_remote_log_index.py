@@ -258,14 +258,14 @@ SIZE = len(GOOD[IndexKind.REMOTE_LOG_INDEX]) // 3
 @pytest.mark.parametrize(
     ("kind", "raw", "reason"),
     [
-        (IndexKind.REMOTE_OFFSET_INDEX, b"\0" * 7, "no whole number of entries"),
+        (IndexKind.REMOTE_OFFSET_INDEX, b"\0" * 7, "whole number of entries"),
         (IndexKind.REMOTE_OFFSET_INDEX, b"", "it is empty"),
         (IndexKind.REMOTE_OFFSET_INDEX, struct.pack(">ii", -1, 0), "outside"),
         (IndexKind.REMOTE_OFFSET_INDEX, struct.pack(">ii", 0, -1), "outside"),
         (IndexKind.REMOTE_OFFSET_INDEX, struct.pack(">ii", 0, 3 * SIZE), "outside"),
         (IndexKind.REMOTE_OFFSET_INDEX, struct.pack(">iiii", 0, 0, 0, SIZE), "does not rise"),
         (IndexKind.REMOTE_OFFSET_INDEX, struct.pack(">iiii", 0, SIZE, 1, 0), "does not rise"),
-        (IndexKind.REMOTE_TIME_INDEX, b"\0" * 11, "no whole number of entries"),
+        (IndexKind.REMOTE_TIME_INDEX, b"\0" * 11, "whole number of entries"),
         (IndexKind.REMOTE_TIME_INDEX, struct.pack(">qi", -1, 0), "outside"),
         (IndexKind.REMOTE_TIME_INDEX, struct.pack(">qiqi", 5, 0, 5, SIZE), "does not rise"),
     ],

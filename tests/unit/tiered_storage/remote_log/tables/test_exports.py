@@ -562,11 +562,11 @@ def test_results_of_an_earlier_attempt_are_none(files: RemoteLogFiles) -> None:
 
 
 BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
-    ({"query": TableQuery("payments")}, "nothing of topic 'payments' was ever copied: 'tiered-storage topics list'"),
+    ({"query": TableQuery("payments")}, "topic 'payments' .*'tiered-storage topics list'"),
     ({"query": TableQuery("orders", "no-such-id")}, "with the id no-such-id"),
-    ({"query": TableQuery("orders", partitions=frozenset({0, 7}))}, "nothing was ever copied of its partitions 7"),
+    ({"query": TableQuery("orders", partitions=frozenset({0, 7}))}, "of its partitions 7"),
     ({"query": TableQuery("orders", first_offset=7, end_offset=7)}, "offsets from 7 to 7"),
-    ({"query": TableQuery("orders", partitions=frozenset())}, "list of partitions is empty"),
+    ({"query": TableQuery("orders", partitions=frozenset())}, "partitions is empty"),
     ({"codec": "brotli9"}, "codec 'brotli9'"),
     ({"block_offsets": 0}, "blocks of 0 offsets"),
     ({"url": "ftp://somewhere"}, "cannot be opened"),

@@ -55,10 +55,10 @@ def test_a_file_name_with_signs_that_mean_something_in_a_uri_is_just_a_name(tmp_
     [
         ("", "write sqlite:///"),
         ("/var/lib/metadata.sqlite", "write sqlite:///"),
-        ("sqlite://", "does not name a file"),
-        ("sqlite:///:memory:", "does not name a file"),
-        ("sqlite:///metadata.sqlite?mode=ro", "does not name a file"),
-        ("sqlite://host/metadata.sqlite", "does not name a file"),
+        ("sqlite://", "name a file"),
+        ("sqlite:///:memory:", "name a file"),
+        ("sqlite:///metadata.sqlite?mode=ro", "name a file"),
+        ("sqlite://host/metadata.sqlite", "name a file"),
         ("mysql://root:secret@host/metadata", r"mysql://root:\*\*\*@host/metadata: metadata are kept in SQLite"),
     ],
 )
