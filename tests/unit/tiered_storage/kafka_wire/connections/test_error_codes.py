@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -53,6 +55,14 @@ def test_a_missing_right_is_named_with_the_steps_that_take_it(api: Api, right: s
     assert mentions(str(error), api, f"right {right} ", step)
     assert f"--operation {right} --topic orders" in error.remedy
     assert type(error.as_exception()) is ClusterRefusedError
+
+
+def test_the_page_lists_each_right_with_the_steps_that_the_messages_name() -> None:
+    page = (Path(__file__).parents[5] / "docs" / "live-cluster.md").read_text()
+    listed = [[cell.strip() for cell in line.strip(" |").split(" | ")] for line in page.splitlines() if "|" in line]
+    wanted = {*error_codes._RIGHTS.values(), ("DescribeConfigs", error_codes.FOR_EVERY_STEP)}
+    for right, step in wanted:
+        assert any(row[0] == right and row[-1].startswith(f"{step}:") for row in listed), (right, step)
 
 
 @pytest.mark.parametrize(
