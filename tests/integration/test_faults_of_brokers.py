@@ -20,9 +20,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from servers.kafka_programs import KafkaPrograms
 from support.broker_faults import (
+    by_fetch,
     kill_copies,
     kill_one_by_one,
+    lose_all_checkpoints,
     move_leaders,
+    of_files,
     reassign,
     throttle,
     wait_for_replicas,
@@ -31,6 +34,7 @@ from support.command_line import mentions
 from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, TransactionalProducer, producer, wait_for
 from tiered_storage_airflow.demo_cluster.brokers import NODES, REQUEST_SECONDS, BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place, judge, read_local, read_remote
+from tiered_storage_airflow.demo_cluster.load import LoadConsumer
 
 nightly = pytest.mark.nightly
 TIERED = {"remote.storage.enable": True}
@@ -96,19 +100,10 @@ def test_nothing_is_lost_or_doubled_when_a_leader_is_killed_and_partitions_are_a
     site.ensure_exactly_once(ledger, topic)
 
 
-def by_fetch(_: BrokerCluster) -> dict[str, Any]:
-    """Return the settings of copies by Fetch."""
-    return {}
-
-
-def of_files(brokers: BrokerCluster) -> dict[str, Any]:
-    """Return the settings of copies of the leaders' files."""
-    return {"broker.log.dirs": {str(node): [str(brokers.log_dir(node))] for node in NODES}}
-
-
+SHARED_FAULTS = (kill_one_by_one, move_leaders, reassign, kill_copies)
 FAULTS = [
-    *((by_fetch, fault) for fault in (kill_one_by_one, move_leaders, reassign, throttle, kill_copies)),
-    *((of_files, fault) for fault in (kill_one_by_one, move_leaders)),
+    *((by_fetch, fault) for fault in (*SHARED_FAULTS, throttle)),
+    *((of_files, fault) for fault in SHARED_FAULTS),
 ]
 
 
@@ -129,6 +124,31 @@ def test_every_acknowledged_record_is_in_the_tiers_once_after(
         copies.wait_for_segments()
         fault(brokers, topic, copies)
         copies.wait_for_segments()
+
+    site.catch_up()
+
+    site.ensure_exactly_once(ledger, topic)
+
+
+@nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("source", [by_fetch, of_files], ids=lambda each: each.__name__)
+def test_brokers_that_all_came_back_without_their_checkpoint_files_are_copied_on(
+    brokers: BrokerCluster,
+    tmp_path: Path,
+    topic: str,
+    ledger: Ledger,
+    source: Callable[[BrokerCluster], Mapping[str, Any]],
+) -> None:
+    """Nothing is sent while they are away."""
+    brokers.create_topic(topic, 3, SMALL_SEGMENTS)
+    site = LiveSite(brokers, tmp_path, (topic,), source(brokers)).write()
+    with CopyLoop(site) as copies:
+        with producer(site, topic, ledger):
+            copies.wait_for_segments(3)
+        lose_all_checkpoints(brokers)
+        with producer(site, topic, ledger):
+            copies.wait_for_segments(3)
 
     site.catch_up()
 
@@ -267,11 +287,10 @@ def _grant(admin: AdminClient, name: str, *operations: AclOperation, kind: Resou
         each.result(REQUEST_SECONDS)
 
 
-def _withdraw(admin: AdminClient, topic: str, operation: AclOperation) -> None:
+def _withdraw(admin: AdminClient, name: str, operation: AclOperation, kind: ResourceType = ResourceType.TOPIC) -> None:
     wanted = AclBindingFilter(
-        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:remote-log", "*", operation,
-        AclPermissionType.ALLOW,
-    )  # fmt: skip
+        kind, name, ResourcePatternType.LITERAL, "User:remote-log", "*", operation, AclPermissionType.ALLOW
+    )
     for each in admin.delete_acls([wanted]).values():
         each.result(REQUEST_SECONDS)
 
@@ -293,19 +312,60 @@ def _guarded(
     return LiveSite(brokers, root, topics, settings).write()
 
 
+TRIMMING = (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.DELETE)
+TO_SEE_GROUPS = {
+    (ResourceType.BROKER, "kafka-cluster"): "--operation Describe --cluster",
+    (ResourceType.TOPIC, "__consumer_offsets"): "--operation Describe --topic __consumer_offsets",
+    (ResourceType.GROUP, "*"): "--operation Describe --group '*'",
+}
+"""What must be described to know what all groups have read, and how the right is granted."""
+
+
+@nightly
+@pytest.mark.timeout(900)
+def test_a_withdrawn_right_to_see_groups_stops_every_trim_until_it_is_given_back(
+    brokers: BrokerCluster, tmp_path: Path, topic: str, ledger: Ledger
+) -> None:
+    admin, client = brokers.admin(), {"bootstrap.servers": brokers.bootstrap_servers, "group.id": topic}
+    brokers.create_topic(topic, 1, SMALL_SEGMENTS)
+    _grant(admin, topic, *TRIMMING)
+    for kind, name in TO_SEE_GROUPS:
+        _grant(admin, name, AclOperation.DESCRIBE, kind=kind)
+    site = _guarded(brokers, tmp_path, (topic,), TRIMMED)
+    with (
+        CopyLoop(site, "retain") as runs,
+        producer(site, topic, ledger),
+        LoadConsumer([topic], client) as consumer,
+    ):
+        runs.wait_for_trims()
+        for (kind, name), granted in TO_SEE_GROUPS.items():
+            _withdraw(admin, name, AclOperation.DESCRIBE, kind)
+            assert granted in runs.wait_for_exit(1, of="retain").err
+            starts = site.log_starts(topic, 1)
+            for _ in range(2):
+                assert granted in runs.wait_for_exit(1, of="retain").err
+            assert site.log_starts(topic, 1) == starts
+            _grant(admin, name, AclOperation.DESCRIBE, kind=kind)
+            runs.wait_for_trims()
+            assert site.log_starts(topic, 1)[0] > starts[0]
+
+    assert consumer.keys
+    site.catch_up()
+
+    site.ensure_exactly_once(ledger, topic)
+
+
 @nightly
 @pytest.mark.timeout(900)
 def test_a_withdrawn_right_to_delete_stops_the_trims_of_its_topic_alone(
     brokers: BrokerCluster, tmp_path: Path, topic: str, ledger: Ledger
 ) -> None:
     other, admin = f"{topic}-other", brokers.admin()
-    rights = (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.DELETE)
     for name in (topic, other):
         brokers.create_topic(name, 1, SMALL_SEGMENTS)
-        _grant(admin, name, *rights)
-    _grant(admin, "__consumer_offsets", AclOperation.DESCRIBE)
-    _grant(admin, "kafka-cluster", AclOperation.DESCRIBE, kind=ResourceType.BROKER)
-    _grant(admin, "*", AclOperation.DESCRIBE, kind=ResourceType.GROUP)
+        _grant(admin, name, *TRIMMING)
+    for kind, name in TO_SEE_GROUPS:
+        _grant(admin, name, AclOperation.DESCRIBE, kind=kind)
     site = _guarded(brokers, tmp_path, (topic, other), TRIMMED)
     others = Ledger(tmp_path / "others.csv")
     with CopyLoop(site, "retain") as runs, producer(site, topic, ledger), producer(site, other, others):

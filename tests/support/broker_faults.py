@@ -5,17 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 from unittest import mock
 
 from confluent_kafka import ElectionType, TopicPartition
 
 from support.live_cluster import CopyLoop, LiveSite, wait_for
+from tiered_storage.kafka_log.files.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
 from tiered_storage.kafka_wire.brokers import Brokers
 from tiered_storage_airflow.demo_cluster.brokers import NODES, REQUEST_SECONDS, BrokerCluster
 
 CLIENT_ID = "remote-log"
 QUOTA_BYTES = 20_000
 """What each broker may send to the copies in a second: well below half of what is written to it."""
+
+
+def by_fetch(_: BrokerCluster) -> dict[str, Any]:
+    """Return the settings of copies by Fetch."""
+    return {}
+
+
+def of_files(brokers: BrokerCluster) -> dict[str, Any]:
+    """Return the settings of copies of the leaders' files."""
+    return {"broker.log.dirs": {str(node): [str(brokers.log_dir(node))] for node in NODES}}
 
 
 def kill_one_by_one(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:
@@ -25,6 +41,22 @@ def kill_one_by_one(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> Non
         copies.wait_for_segments()
         brokers.start(node)
         wait_for_replicas(brokers, topic)
+
+
+def lose_all_checkpoints(brokers: BrokerCluster) -> None:
+    """All three brokers are killed at once, and come back without their checkpoint files."""
+    for node in NODES:
+        brokers.kill(node)
+    for node in NODES:
+        _remove_checkpoints(brokers, node)
+    brokers.start(*NODES)
+
+
+def _remove_checkpoints(brokers: BrokerCluster, node: int) -> None:
+    """Of a broker that does not run, and has run for more than the five seconds after which it writes the first."""
+    (brokers.log_dir(node) / HIGH_WATERMARK_CHECKPOINT).unlink()
+    for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT):
+        (brokers.log_dir(node) / name).unlink(missing_ok=True)
 
 
 def move_leaders(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:

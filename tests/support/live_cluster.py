@@ -37,7 +37,8 @@ SMALL_SEGMENTS = {"internal.segment.bytes": "65536"}
 RATE = 150
 """Records a second, of a kilobyte each: a partition of three closes a segment a second."""
 PATIENCE_SECONDS = 300
-COMMAND_SECONDS = 240
+COMMAND_SECONDS = 600
+"""Longer than any outage of these tests: a command may wait for its end."""
 LEASE_MS = 5000
 PAUSE_SECONDS = 1
 _TRANSACTION = 30
@@ -137,6 +138,8 @@ class LiveSite:
             ]
             remote = read_remote(remote_log, chosen)
         local = read_local({"bootstrap.servers": self.brokers.bootstrap_servers}, [topic])
+        both = remote.keys() & local.keys()
+        assert {place: remote[place] for place in both} == {place: local[place] for place in both}
         verdict = judge(ledger.acknowledged(), remote, local)[topic]
         assert verdict.is_right, verdict
         assert verdict.remote > 0
@@ -173,15 +176,16 @@ class CopyLoop(Background):
         wanted = self.segments + more
         wait_for(lambda: self.segments >= wanted, lambda: f"{self.results[-3:]}")
 
-    def wait_for_exit(self, code: int, seconds: float = PATIENCE_SECONDS) -> CommandResult:
-        """Wait until a copy that begins after this call ends with `code`; return its result."""
-        later = len(self.results) + 1
+    def wait_for_exit(self, code: int, seconds: float = PATIENCE_SECONDS, of: str = "copy") -> CommandResult:
+        """Wait until a run of the command `of` that begins after this call ends with `code`; return its result."""
+        results = self.others.get(of, self.results)
+        later = len(results) + 1
         wait_for(
-            lambda: any(result.exit_code == code for result in self.results[later:]),
-            lambda: f"no copy ended with {code}: {self.results[-3:]}",
+            lambda: any(result.exit_code == code for result in results[later:]),
+            lambda: f"no {of} ended with {code}: {results[-3:]}",
             seconds,
         )
-        return next(result for result in self.results[later:] if result.exit_code == code)
+        return next(result for result in results[later:] if result.exit_code == code)
 
     def wait_for_trims(self, partitions: int = 1) -> None:
         """Wait until runs of retain that begin after this call have moved the log starts of so many partitions."""

@@ -113,10 +113,12 @@ class BrokerCluster:
         """End one broker in order: it hands its leaderships over first."""
         self._processes[node].stop()
 
-    def start(self, node: int) -> None:
-        """Start a broker that was stopped or killed, and wait until the cluster has all that were started."""
-        self._processes[node].launch()
-        self._processes[node].wait_until_it_serves()
+    def start(self, *nodes: int) -> None:
+        """Start brokers that were stopped or killed, and wait until the cluster has all that were started."""
+        for node in nodes:
+            self._processes[node].launch()
+        for node in nodes:
+            self._processes[node].wait_until_it_serves()
         self._wait_for_all()
 
     def admin(self) -> Any:
