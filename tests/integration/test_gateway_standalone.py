@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import pytest
+import trustme
+import yaml
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
@@ -28,9 +32,11 @@ from support.hostile_clients import (
 from support.kafka_clients import REQUEST_SECONDS, Isolation, RealKafkaClientError
 from support.records import USUAL_EXAMPLES, varied_records
 from support.standalone_gateways import DECIDED, PARTITIONS, PLAIN, TOPIC_IDS, StandaloneSite, written_site
+from tiered_storage.errors import ClusterRefusedError, SourceClusterError
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE
+from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE, TOPIC_AUTHORIZATION_FAILED
+from tiered_storage.kafka_wire.fetch import FetchedPartition
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
@@ -248,3 +254,104 @@ def test_only_this_machine_is_served_without_users(site: StandaloneSite) -> None
 
     assert done.exit_code == 1
     assert "gateway.listen.host" in done.err
+
+
+USERS = {"reader": "a password", "describer": "another one", "stranger": "a third"}
+RIGHTS = {"users": {"reader": {"read": [PLAIN]}, "describer": {"describe": ["*"]}}}
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A gateway to which clients connect with TLS and log in; `ca` is a file that clients trust."""
+
+    port: int
+    ca: Path
+    users: Path
+
+    def properties(self, user: str, password: str | None = None, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:
+        return {
+            "bootstrap.servers": f"127.0.0.1:{self.port}",
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(self.ca),
+            "sasl.mechanism": mechanism,
+            "sasl.username": user,
+            "sasl.password": USERS[user] if password is None else password,
+        }
+
+    def first_records(
+        self, user: str, password: str | None = None, mechanism: str = "SCRAM-SHA-512"
+    ) -> FetchedPartition:
+        with ClusterClient.by_properties(self.properties(user, password, mechanism)) as client:
+            return fetch_until_answered(client, PLAIN, 0)
+
+
+@pytest.fixture(scope="module")
+def guarded(site: StandaloneSite) -> Iterator[Guarded]:
+    authority = trustme.CA()
+    certificate, ca = site.root / "gateway.pem", site.root / "ca.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+    authority.cert_pem.write_to_path(ca)
+    users, rights = site.root / "users.yaml", site.root / "rights.yaml"
+    users.write_text(yaml.safe_dump(USERS))
+    users.chmod(0o600)
+    rights.write_text(yaml.safe_dump(RIGHTS))
+    port = free_first_port([0])
+    settings = {
+        "log.dirs": [str(site.logs)],
+        "gateway.port": port,
+        "gateway.metrics.port": 0,
+        "gateway.ssl.certificate.location": str(certificate),
+        "gateway.users.file": str(users),
+        "read.service.rights.file": str(rights),
+    }
+    with running_gateway(site.write_config("guarded.yaml", settings), port):
+        yield Guarded(port, ca, users)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
+def test_users_log_in_and_read_what_they_may(guarded: Guarded, mechanism: str) -> None:
+    found = guarded.first_records("reader", USERS["reader"], mechanism)
+
+    assert found.error_code == 0
+    assert int.from_bytes(found.records[:8], "big") == 0
+
+
+def test_librdkafka_logs_in_and_sees_what_it_may(guarded: Guarded) -> None:
+    def topics(user: str) -> set[str]:
+        return set(AdminClient({**guarded.properties(user)}).list_topics(timeout=REQUEST_SECONDS).topics)
+
+    assert topics("reader") == {PLAIN}
+    assert topics("describer") == {PLAIN, DECIDED}
+    assert topics("stranger") == set()
+
+
+def test_who_may_only_describe_gets_offsets_and_no_records(guarded: Guarded) -> None:
+    with ClusterClient.by_properties(guarded.properties("describer")) as client:
+        [found] = client.list_offsets({TopicPartition(PLAIN, 0): OffsetSpec.LATEST}).values()
+    assert isinstance(found, ListedOffset)
+
+    assert guarded.first_records("describer").error_code == TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
+@pytest.mark.parametrize("user", ["reader", "nobody"])
+def test_a_wrong_password_is_refused(guarded: Guarded, user: str, mechanism: str) -> None:
+    with pytest.raises(ClusterRefusedError, match=r"check sasl\.username and sasl\.password"):
+        guarded.first_records(user, "guess", mechanism)
+
+
+def test_without_a_login_nothing_is_answered(guarded: Guarded) -> None:
+    properties = guarded.properties("reader") | {"security.protocol": "SSL"}
+
+    with ClusterClient.by_properties(properties) as client, pytest.raises(SourceClusterError):
+        client.metadata()
+
+
+def test_a_password_that_was_changed_holds_from_the_next_login_on(guarded: Guarded) -> None:
+    guarded.users.write_text(yaml.safe_dump(USERS | {"stranger": "changed"}))
+    try:
+        with pytest.raises(ClusterRefusedError):
+            guarded.first_records("stranger")
+        assert guarded.first_records("stranger", "changed").error_code == TOPIC_AUTHORIZATION_FAILED
+    finally:
+        guarded.users.write_text(yaml.safe_dump(USERS))

@@ -17,6 +17,7 @@ a stop of all deletions from Airflow; this grants no topic. Kafka's ACLs are nei
 from __future__ import annotations
 
 import fnmatch
+import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.regular_files import open_regular
 from tiered_storage.settings.properties.sources import not_yaml
 
+_log = logging.getLogger(__name__)
+_Stamp = tuple[int, ...]
 MOST_BYTES = 128 << 10
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,249}")
@@ -79,6 +82,51 @@ class ReadRights:
 
 
 NO_RIGHTS = ReadRights()
+
+
+class RightsFile:
+    """One file of rights, read again when it changes; a missing or invalid one grants nothing."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        """The file; None if the settings name none."""
+        self._stamp: _Stamp | None = None
+        self._rights = NO_RIGHTS
+        self.problem: str | None = None
+        """Why nobody has any rights, for the service's operators; None if the file is valid."""
+        if path is None:
+            self._deny("read.service.rights.file names no file")
+
+    def current(self) -> ReadRights:
+        """Return the present rights."""
+        if self.path is None:
+            return NO_RIGHTS
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            self._stamp = None
+            self._deny(f"{self.path}: the rights cannot be read: {error.strerror}")
+            return NO_RIGHTS
+        stamp = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+        if stamp != self._stamp:
+            self._stamp = stamp if self._read(self.path) else None
+        return self._rights
+
+    def _read(self, path: Path) -> bool:
+        """Read the file; return whether it needs no further reading until it changes."""
+        try:
+            self._rights = load_read_rights(path)
+        except ConfigurationError as error:
+            self._deny(str(error))
+            return not isinstance(error.__cause__, OSError)
+        self.problem = None
+        return True
+
+    def _deny(self, problem: str) -> None:
+        self._rights = NO_RIGHTS
+        if problem != self.problem:
+            _log.error("nobody may see or read any topic: %s", problem)
+        self.problem = problem
 
 
 def load_read_rights(path: Path) -> ReadRights:

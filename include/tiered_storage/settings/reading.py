@@ -177,6 +177,17 @@ class GatewaySettings(PropertyModel):
     )
     """The certificate's private key."""
 
+    gateway_users_file: OptionalFile = setting(
+        "gateway.users.file",
+        None,
+        GATEWAY,
+        Source.OURS,
+        allowed="a YAML file with a line 'name: password' for each user",
+        default_text="none: nobody logs in, and only this machine is served",
+    )
+    """Who may log in at a gateway without brokers, by SCRAM, or by PLAIN over TLS; what they may read, the file
+    read.service.rights.file says, by their names."""
+
     gateway_max_connections: Whole = setting(
         "gateway.max.connections", 1_000, GATEWAY, Source.OURS, unit="connections", at_least=1
     )

@@ -15,10 +15,10 @@ from fastapi import Depends, Request
 from tiered_storage.errors import OutdatedMetadataError, RemoteMetadataError, StoreMismatchError, TieredStorageError
 from tiered_storage.remote_log.metrics.fetch_counts import CountedStorage
 from tiered_storage.remote_log.metrics.stored import LagPoint, lag_history, latest_metrics
+from tiered_storage.settings.read_rights import RightsFile
 from tiered_storage_airflow.read_service.access import Metrics
 from tiered_storage_airflow.read_service.admission import Admission, FairQueue, Places, ShortCalls
 from tiered_storage_airflow.read_service.problem import ProblemError
-from tiered_storage_airflow.read_service.rights_file import RightsFile
 from tiered_storage_airflow.read_service.threads import BoundedThreads, ServiceThreads
 from tiered_storage_airflow.read_service.tiers import Tiers
 

@@ -24,7 +24,6 @@ from tiered_storage.gateway.allowed_apis import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
 )
-from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.error_codes import NONE
 from tiered_storage.kafka_wire.connections.frames import answer, answer_module, encode_answer, entity
 
@@ -68,10 +67,14 @@ SERVED: Final = {
 """By their keys; with logins, those of LOGIN too."""
 
 
+BEFORE_LOGIN: Final = {api.key: api for api in LOGIN}
+AFTER_LOGIN: Final = {**SERVED, **BEFORE_LOGIN}
+
+
 def served_versions(version: int, correlation_id: int, *, with_login: bool) -> bytes:
     """Return the frame that answers ApiVersions in a `version` that is known."""
     kind = answer_module(API_VERSIONS, version).ApiVersion
-    apis: dict[int, Api] = {**SERVED, **({each.key: each for each in LOGIN} if with_login else {})}
+    apis = AFTER_LOGIN if with_login else SERVED
     offered = tuple(
         entity(kind, api_key=each.key, min_version=each.oldest, max_version=each.latest) for each in apis.values()
     )

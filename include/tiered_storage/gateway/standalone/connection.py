@@ -23,6 +23,10 @@ _log = logging.getLogger(__name__)
 class Answers(Protocol):
     """Answers the requests of one client."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the connection ends once the last answer is sent."""
+
     async def answer(self, frame: memoryview) -> list[Piece] | Filled:
         """Return the answer to a request, nothing if it gets none. TieredStorageError ends the connection."""
 
@@ -111,6 +115,9 @@ class StandaloneConnection:
                 self.memory.give(memory_of(frame))
                 pieces, held = (found.pieces, found.memory) if isinstance(found, Filled) else (found, 0)
                 self.client.send(pieces, held)
+                if answers.is_over:
+                    self.client.close()
+                    break
                 await self._is_writable.wait()
         except TieredStorageError as error:
             self.client.close(error)

@@ -16,10 +16,10 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from tiered_storage.gateway.allowed_apis import DESCRIBE_CLUSTER, FIND_COORDINATOR, METADATA
 from tiered_storage.gateway.standalone.apis import DESCRIBE_CONFIGS, NO_ERROR, NO_TIME
 from tiered_storage.gateway.standalone.catalog import Catalog, ServedTopic, Topics
 from tiered_storage.kafka_log.files.topic_partition import INTERNAL_TOPICS
-from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.error_codes import (
     INVALID_REQUEST,
     INVALID_TOPIC_EXCEPTION,
@@ -59,16 +59,16 @@ class Descriptions:
         self._catalog = catalog
         self._node = node
 
-    async def metadata(self, api: Api, version: int, asked: Any, may_describe: MayDescribe) -> Any:
+    async def metadata(self, version: int, asked: Any, may_describe: MayDescribe) -> Any:
         """Return kio's answer to Metadata. A client sees only topics that it may describe."""
-        topics, module = await self._catalog.topics(), answer_module(api, version)
+        topics, module = await self._catalog.topics(), answer_module(METADATA, version)
         if asked.topics is None or (version == 0 and not asked.topics):
             found = [_topic(module, each) for name, each in topics.by_name.items() if may_describe(name)]
         else:
             found = [_asked_topic(module, each, topics, may_describe) for each in asked.topics]
         node = entity(module.MetadataResponseBroker, node_id=NODE_ID, host=self._node.host, port=self._node.port)
         return answer(
-            api,
+            METADATA,
             version,
             throttle_time=NO_TIME,
             brokers=(node,),
@@ -78,13 +78,13 @@ class Descriptions:
             error_code=NO_ERROR,
         )
 
-    async def cluster(self, api: Api, version: int) -> Any:
+    async def cluster(self, version: int) -> Any:
         """Return kio's answer to DescribeCluster."""
         topics = await self._catalog.topics()
-        kind = answer_module(api, version).DescribeClusterBroker
+        kind = answer_module(DESCRIBE_CLUSTER, version).DescribeClusterBroker
         node = entity(kind, broker_id=NODE_ID, host=self._node.host, port=self._node.port, rack=None, is_fenced=False)
         return answer(
-            api,
+            DESCRIBE_CLUSTER,
             version,
             throttle_time=NO_TIME,
             error_code=NO_ERROR,
@@ -93,7 +93,7 @@ class Descriptions:
             brokers=(node,),
         )
 
-    def coordinators(self, api: Api, version: int, keys: Iterable[str], error: ErrorCode, reason: str | None) -> Any:
+    def coordinators(self, version: int, keys: Iterable[str], error: ErrorCode, reason: str | None) -> Any:
         """Return kio's answer to FindCoordinator: this node, or `error` for `reason`."""
         is_found = error is NO_ERROR
         where = {
@@ -103,11 +103,11 @@ class Descriptions:
             "host": self._node.host if is_found else "",
             "port": self._node.port if is_found else -1,
         }
-        module = answer_module(api, version)
+        module = answer_module(FIND_COORDINATOR, version)
         if not hasattr(module, "Coordinator"):
-            return answer(api, version, throttle_time=NO_TIME, **where)
+            return answer(FIND_COORDINATOR, version, throttle_time=NO_TIME, **where)
         found = tuple(entity(module.Coordinator, key=each, **where) for each in keys)
-        return answer(api, version, throttle_time=NO_TIME, coordinators=found)
+        return answer(FIND_COORDINATOR, version, throttle_time=NO_TIME, coordinators=found)
 
     async def configs(self, version: int, asked: Any, may_describe: MayDescribe) -> Any:
         """Return kio's answer to DescribeConfigs: how Remote Log has each topic, by Kafka's names."""

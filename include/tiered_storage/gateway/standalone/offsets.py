@@ -16,12 +16,12 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from tiered_storage.errors import TieredStorageError
+from tiered_storage.gateway.allowed_apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.gateway.standalone.apis import NO_ERROR, NO_TIME
 from tiered_storage.gateway.standalone.catalog import Catalog
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import end_offset_for
-from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.error_codes import (
     INVALID_REQUEST,
     KAFKA_STORAGE_ERROR,
@@ -54,9 +54,9 @@ class LogOffsets:
         self._partitions = partitions
         self._failures = failures
 
-    async def list_offsets(self, api: Api, version: int, asked: Any, may_describe: MayDescribe) -> Any:
+    async def list_offsets(self, version: int, asked: Any, may_describe: MayDescribe) -> Any:
         """Return kio's answer to ListOffsets."""
-        module = answer_module(api, version)
+        module = answer_module(LIST_OFFSETS, version)
         is_committed = bool(getattr(asked, "isolation_level", 0))
         isolation = Isolation.READ_COMMITTED if is_committed else Isolation.READ_UNCOMMITTED
 
@@ -88,11 +88,11 @@ class LogOffsets:
             return entity(module.ListOffsetsTopicResponse, name=topic.name, partitions=found)
 
         topics = [await of_topic(each) for each in elements(asked.topics)]
-        return answer(api, version, throttle_time=NO_TIME, topics=tuple(topics))
+        return answer(LIST_OFFSETS, version, throttle_time=NO_TIME, topics=tuple(topics))
 
-    async def offsets_for_epochs(self, api: Api, version: int, asked: Any, may_describe: MayDescribe) -> Any:
+    async def offsets_for_epochs(self, version: int, asked: Any, may_describe: MayDescribe) -> Any:
         """Return kio's answer to OffsetForLeaderEpoch."""
-        module = answer_module(api, version)
+        module = answer_module(OFFSET_FOR_LEADER_EPOCH, version)
 
         def ended(number: int, epoch: int, end: int, error: ErrorCode = NO_ERROR) -> Any:
             return entity(module.EpochEndOffset, error_code=error, partition=number, leader_epoch=epoch, end_offset=end)
@@ -115,7 +115,7 @@ class LogOffsets:
             return entity(module.OffsetForLeaderTopicResult, topic=topic.topic, partitions=found)
 
         topics = [await of_topic(each) for each in elements(asked.topics)]
-        return answer(api, version, throttle_time=NO_TIME, topics=tuple(topics))
+        return answer(OFFSET_FOR_LEADER_EPOCH, version, throttle_time=NO_TIME, topics=tuple(topics))
 
     async def _of_topic(
         self,

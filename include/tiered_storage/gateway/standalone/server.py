@@ -17,6 +17,7 @@ from typing import Final
 
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.gateway.client_connection import LARGEST_BEFORE_LOGIN
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.idle_connections import IdleConnections
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
@@ -28,12 +29,14 @@ from tiered_storage.gateway.standalone.connection import StandaloneConnection
 from tiered_storage.gateway.standalone.descriptions import Descriptions, Node
 from tiered_storage.gateway.standalone.log_fetch import LogFetch
 from tiered_storage.gateway.standalone.offsets import LogOffsets
-from tiered_storage.gateway.standalone.requests import ServedLog, StandaloneRequests
+from tiered_storage.gateway.standalone.requests import Access, ServedLog, StandaloneRequests
+from tiered_storage.gateway.standalone.users import Users
 from tiered_storage.gateway.workers import ended_by_signal, needs_of, serve_metrics_of, serve_until, server_tls
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
 from tiered_storage.remote_log.context import RemoteLogContext, store_options
 from tiered_storage.remote_log.metrics.fetch_counts import CountedStorage
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
+from tiered_storage.settings.read_rights import RightsFile
 from tiered_storage.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -66,15 +69,17 @@ async def serve_standalone(settings: Settings, number: int, on_ready: Callable[[
 
 
 def _ensure_local(settings: Settings) -> None:
-    """Raise ConfigurationError if other machines could connect: nobody logs in here."""
+    """Raise ConfigurationError if other machines could connect, and nobody logs in."""
+    if settings.gateway_users_file is not None:
+        return
     host = settings.gateway_listen_host or _THIS_MACHINE
     with suppress(ValueError):
         if ip_address(host).is_loopback:
             return
     if host != "localhost":
         raise ConfigurationError(
-            f"gateway.listen.host is {host}: without brokers nobody logs in, so the gateway serves only this machine: "
-            f"set it to {_THIS_MACHINE}"
+            f"gateway.listen.host is {host}, and nobody logs in: without brokers and gateway.users.file, the gateway "
+            f"serves only this machine: set that file, or set gateway.listen.host to {_THIS_MACHINE}"
         )
 
 
@@ -96,12 +101,14 @@ class StandaloneServer:
         self._idle_connections = IdleConnections(settings.gateway_connections_max_idle_ms / 1000)
         held = settings.remote_log_reader_cache_memory_bytes
         self._partitions = RemotePartitions(reader, "", held, self._budget)
+        users = settings.gateway_users_file
         node = Node(settings.gateway_advertised_host or self._host, settings.gateway_port)
         self._log = ServedLog(
             Descriptions(context, self._catalog, node),
             LogOffsets(self._catalog, self._partitions, self._failures),
             metrics,
             settings.gateway_fetch_max_bytes,
+            None if users is None else Access(Users(users), RightsFile(settings.read_service_rights_file)),
         )
         self._numbers = count()
         self._open: set[StandaloneConnection] = set()
@@ -169,9 +176,10 @@ class StandaloneServer:
             if len(self._open) > self._settings.gateway_max_connections or self._is_stopping:
                 self._metrics.refused.labels("limit").inc()
                 connection.abort()
-            return StandaloneRequests(self._log, fetch, connection.memory, lambda: connection.client.peer)
+            return StandaloneRequests(self._log, fetch, connection, most, with_tls=self._tls is not None)
 
-        largest = self._settings.gateway_request_max_bytes
+        most = self._settings.gateway_request_max_bytes
+        largest = most if self._log.access is None else min(most, LARGEST_BEFORE_LOGIN)
         return StandaloneConnection(largest, opened, self._ended, self._budget.account()).client
 
     def _ended(self, connection: StandaloneConnection) -> None:

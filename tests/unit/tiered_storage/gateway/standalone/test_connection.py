@@ -19,6 +19,7 @@ class Joined:
         self.may_answer.set()
         self.asked: list[bytes] = []
         self.ends = 0
+        self.is_over = False
         self.wire = Wire()
         self.connection = StandaloneConnection(1 << 20, lambda _: self, self._ended, MemoryBudget(1 << 20).account())
         self.connection.client.connection_made(self.wire)

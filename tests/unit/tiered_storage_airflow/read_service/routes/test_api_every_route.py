@@ -38,7 +38,7 @@ NAMES = {"offsets": "max-timestamp", "indexes": "remote-log-index", "assets": "s
 """A name for the place after each of these in an address."""
 HANGING = {
     "opening": ("support.remote_logs.RemoteLogFiles.open",),
-    "rights": ("tiered_storage_airflow.read_service.rights_file.RightsFile.current",),
+    "rights": ("tiered_storage.settings.read_rights.RightsFile.current",),
     "metadata": ("tiered_storage.remote_log.metadata.sql.database.engine.Database.reading",),
     "logs": (
         "tiered_storage.remote_log.source.log_directory_source.LogDirectorySource.partition",
