@@ -82,9 +82,9 @@ EVERYTHING = Selection()
 def in_turns(wanted: Sequence[int], room: int | None, seed: int | None = None) -> list[int]:
     """Return how many of what is `wanted` each partition gets if all take one in turn until `room` is used up.
 
-    So no partition waits for another, which may fail in every run. If the last turn, or the only one, is not for all,
-    it begins with the first partition; with a `seed`, chance decides: nobody remembers which ones failed. A `room` of
-    None is enough for all.
+    So no partition waits for another, which may fail in every run. If there are more partitions than room, the first
+    ones get one each; with a `seed`, chance decides which, since nobody remembers the failed ones. A `room` of None is
+    enough for all.
     """
     if room is None or sum(wanted) <= room:
         return list(wanted)
@@ -97,7 +97,8 @@ def in_turns(wanted: Sequence[int], room: int | None, seed: int | None = None) -
     turns, last_turn = divmod(room, waiting)
     shares = [min(each, level + turns) for each in wanted]
     more = [at for at, each in enumerate(wanted) if each > level + turns]
-    first = 0 if seed is None else Random(seed).randrange(len(more))  # noqa: S311 - nothing secret
+    is_scarce = level + turns == 0
+    first = Random(seed).randrange(len(more)) if is_scarce and seed is not None else 0  # noqa: S311 - nothing secret
     for at in (more[first:] + more[:first])[:last_turn]:
         shares[at] += 1
     return shares
