@@ -25,19 +25,21 @@ def consume_with_java(
     most: int,
     timeout_ms: int = 30_000,
     bootstrap_servers: str = "",
+    properties: Iterable[str] = (),
 ) -> list[str]:
     """Return a line a record, of one partition or of all, until there are `most` or none comes for so long (ms).
 
-    It asks the broker itself, unless `bootstrap_servers` are others.
+    It asks the broker itself, unless `bootstrap_servers` are others. `properties` are more of the consumer's.
     """
     servers = bootstrap_servers or (kafka.bootstrap_servers if isinstance(kafka, RealKafka) else "")
     which = ("--from-beginning",) if partition is None else ("--partition", str(partition), "--offset", "earliest")
-    properties = [*(f"{name}=true" for name in _SHOWN), "headers.deserializer=" + _BYTES]
+    shown = [*(f"{name}=true" for name in _SHOWN), "headers.deserializer=" + _BYTES]
     out = kafka.tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", servers, "--topic", topic, *which),
         *("--isolation-level", isolation, "--timeout-ms", str(timeout_ms), "--max-messages", str(most)),
-        *(argument for each in properties for argument in ("--formatter-property", each)),
+        *(argument for each in properties for argument in ("--command-property", each)),
+        *(argument for each in shown for argument in ("--formatter-property", each)),
     )
     return out.splitlines()
 

@@ -113,8 +113,17 @@ def test_librdkafka_reads_trimmed_and_local_records_once_each(gateway: RunningGa
     assert gateway.client.consume_all(PLAIN) == sent
 
 
-def test_javas_console_consumer_reads_them_too(site: LiveSite, gateway: RunningGateway, sent: list[Record]) -> None:
-    found = consume_with_java(site.kafka, PLAIN, most=len(sent), bootstrap_servers=gateway.bootstrap_servers)
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_javas_console_consumer_reads_them_too(
+    site: LiveSite, gateway: RunningGateway, sent: list[Record], protocol: str
+) -> None:
+    found = consume_with_java(
+        site.kafka,
+        PLAIN,
+        most=len(sent),
+        bootstrap_servers=gateway.bootstrap_servers,
+        properties=[f"group.protocol={protocol}"],
+    )
 
     assert found == java_lines(sent, 0)
 
