@@ -203,7 +203,13 @@ def gateway(config: ConfigOption = None) -> None:
     set_up_logs(0, as_json=settings.gateway_log_format == "json")
     for notice in settings.notices:
         output.say(f"note: {notice}")
-    run_gateway(settings, serve_beside_brokers if CLUSTER.is_named(settings) else serve_standalone, output.say)
+    has_brokers = CLUSTER.is_named(settings)
+    if has_brokers and settings.gateway_users_file is not None:
+        raise ConfigurationError(
+            "gateway.users.file and bootstrap.servers are both set: beside brokers, clients log in at these: take "
+            "gateway.users.file out"
+        )
+    run_gateway(settings, serve_beside_brokers if has_brokers else serve_standalone, output.say)
 
 
 def show_notices(report: AuditReport, output: Output) -> None:
