@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).parent.parent
 
-STARTS_AIRFLOW = ("tests/integration/test_demo.py", "tests/integration/test_embedded_airflow.py")
+STARTS_AIRFLOW = {
+    "tests/integration/end_to_end/test_demo.py",
+    "tests/integration/end_to_end/test_embedded_airflow.py",
+}
 """The nightly ones are named in the Makefile."""
 
 # Examples of each property that does not count its own. `make test` looks at the same ones each time, so that a change

@@ -1,6 +1,6 @@
 """Scenario 37 with a killed process: a restore into a directory dies anywhere, and no partition is there by half.
 
-Into a running cluster: tests/integration/test_restore_into_real_kafka.py.
+Into a running cluster: tests/integration/restore/test_restore_into_real_kafka.py.
 """
 
 from __future__ import annotations

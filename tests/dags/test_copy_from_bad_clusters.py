@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess
 
 OF_RUNS = [*(fault for fault in FAULTS if fault.name == "wrong password"), AWAY]
-"""A run logs in as the command line does, which tests/integration/test_bad_clusters.py tries with all of them."""
+"""A run logs in as the command line does, which tests/integration/copy/test_bad_clusters.py tries with all of them."""
 
 
 def configured(site: TieredSite, monkeypatch: pytest.MonkeyPatch, extra: dict[str, str], *topics: str) -> None:

@@ -241,7 +241,7 @@ def test_a_broker_that_still_runs_is_reported_and_waited_for(airflow: AirflowHom
 def test_a_form_takes_it_to_a_cluster_and_says_where_the_new_offsets_are(
     airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the cluster gets then is in tests/integration/test_restore_into_real_kafka.py."""
+    """What the cluster gets then is in tests/integration/restore/test_restore_into_real_kafka.py."""
     a_lost_topic(site, restore_connections=["lab"])
     a_connection(monkeypatch, **{"sasl.username": "me"})
     asked: list[Any] = []

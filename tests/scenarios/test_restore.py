@@ -1,7 +1,7 @@
 """Restore: a topic is restored from the store alone, whole or not at all (scenario 37).
 
-tests/integration/test_real_kafka_takes_restored.py starts a broker on a restored log. No test here ends with an audit,
-because a restore does not change the remote log; see tests/crashes/test_restore_crashes.py.
+tests/integration/restore/test_real_kafka_takes_restored.py starts a broker on a restored log. No test here ends with
+an audit, because a restore does not change the remote log; see tests/crashes/test_restore_crashes.py.
 """
 
 from __future__ import annotations

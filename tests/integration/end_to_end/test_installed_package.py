@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 JOBS = ("audit_segments.py", "copy_segments.py", "export_parquet.py", "job_stub.py")
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 LOOK = """
 import json, sys
 from pathlib import Path

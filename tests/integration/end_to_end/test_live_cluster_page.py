@@ -29,7 +29,7 @@ from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE
 from tiered_storage_airflow.embedded.processes import wait_until
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 PAGE = (PROJECT / "docs" / "live-cluster.md").read_text("utf-8")
 OWN, MANAGED = "From nothing to the first tiered topic", "A managed cluster"
 TRIM = "Delete at the brokers what is remote"

@@ -39,7 +39,7 @@ def test_machine_code_of_one_process_serves_the_next(tmp_path: Path) -> None:
 
 
 def _compiles(root: Path, cache: Path) -> bool:
-    path = os.pathsep.join([str(root), str(Path(__file__).parents[1])])
+    path = os.pathsep.join([str(root), str(Path(__file__).parents[2])])
     environment = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, capture_output=True, text=True)
     return done.stdout == "True\n"

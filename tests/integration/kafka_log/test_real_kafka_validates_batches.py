@@ -19,7 +19,7 @@ from tiered_storage.kafka_log.records.compression import Compression, compress
 from tiered_storage.kafka_log.records.record import Record, encode_records
 from tiered_storage.kafka_log.records.record_batch import TimestampType, correct_max_timestamp, encode_batch
 
-VALIDATOR = Path(__file__).with_name("ValidateProduced.java")
+VALIDATOR = Path(__file__).parents[1] / "ValidateProduced.java"
 BASE_OFFSET, LEADER_EPOCH = 100, 5
 HOUR = 60 * 60 * 1000
 NAMES = {TimestampType.CREATE_TIME: "CreateTime", TimestampType.LOG_APPEND_TIME: "LogAppendTime"}

@@ -115,7 +115,7 @@ def test_workers_reach_hdfs_by_their_environment(
 ) -> None:
     """The name service is known and the user has rights only by what the environment names.
 
-    By day tests/integration/test_hdfs.py opens a store so in its own process.
+    By day tests/integration/storage/test_hdfs.py opens a store so in its own process.
     """
     configuration = tmp_path / "hadoop"
     configuration.mkdir()

@@ -26,7 +26,7 @@ from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 PAGE = PROJECT / "docs" / "stores.md"
 
 

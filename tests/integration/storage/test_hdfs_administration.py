@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from integration.test_commands_of_stores_page import PAGE
+from integration.storage.test_commands_of_stores_page import PAGE
 from servers.hdfs import HadoopPrograms, RealHdfs
 from support.command_line import CommandResult, mentions, run
 from support.remote_logs import RemoteLogFiles, a_remote_log

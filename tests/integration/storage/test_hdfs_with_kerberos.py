@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.test_hdfs_administration import When, assert_a_refused_copy_leaves_nothing
+from integration.storage.test_hdfs_administration import When, assert_a_refused_copy_leaves_nothing
 from servers.hdfs import HadoopPrograms, RealHdfs
 from support.remote_logs import a_remote_log
 from tiered_storage.remote_log.storage.clients.options import HDFS_USER

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 import pytest
 
-from integration.test_commands_of_stores_page import a_site, assert_a_life_passes
+from integration.storage.test_commands_of_stores_page import a_site, assert_a_life_passes
 from servers.hdfs import RealHdfs
 from support.command_line import run
 from support.remote_logs import ENABLED, RemoteLogFiles
