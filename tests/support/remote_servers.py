@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,37 +63,53 @@ def running_servers(programs: KafkaPrograms, folder: Path) -> Iterator[RemoteSer
         yield RemoteServers(brokers, s3, postgres)
 
 
-def store_is_gone(servers: RemoteServers, seconds: float) -> None:
+Outage = Callable[[RemoteServers], AbstractContextManager[None]]
+"""What is wrong with the store or the database during a `with`."""
+
+
+@contextmanager
+def store_is_gone(servers: RemoteServers) -> Iterator[None]:
     """Nobody listens."""
     servers.s3.kill()
-    time.sleep(seconds)
-    servers.s3.start()
+    try:
+        yield
+    finally:
+        servers.s3.start()
 
 
-def store_hangs(servers: RemoteServers, seconds: float) -> None:
+@contextmanager
+def store_hangs(servers: RemoteServers) -> Iterator[None]:
     """Connections are accepted, and nothing is answered."""
     servers.s3.pause()
-    time.sleep(seconds)
-    servers.s3.resume()
+    try:
+        yield
+    finally:
+        servers.s3.resume()
 
 
-def database_is_gone(servers: RemoteServers, seconds: float) -> None:
+@contextmanager
+def database_is_gone(servers: RemoteServers) -> Iterator[None]:
     """It is killed, and comes back with what was committed."""
     servers.postgres.stop(signal.SIGQUIT)
-    time.sleep(seconds)
-    servers.postgres.start()
+    try:
+        yield
+    finally:
+        servers.postgres.start()
 
 
-def database_hangs(servers: RemoteServers, seconds: float) -> None:
+@contextmanager
+def database_hangs(servers: RemoteServers) -> Iterator[None]:
     """It keeps its connections and answers nothing."""
     server = psutil.Process(servers.postgres.pid)
     # The one that starts the others first; those may end by themselves meanwhile.
     server.suspend()
     processes = [server, *server.children(recursive=True)]
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.suspend()
-    time.sleep(seconds)
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.resume()
+    try:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        yield
+    finally:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()

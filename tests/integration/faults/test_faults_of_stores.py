@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from servers.s3_proxy import Asked, Refusal, proxy
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, producer, wait_for
+from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, producer, rows_of, wait_for
 from support.remote_servers import (
+    Outage,
     RemoteServers,
     database_hangs,
     database_is_gone,
@@ -30,24 +30,63 @@ SLOW_RATE = 30
 """Records a second, which a slow store keeps up with."""
 TRIMMED = {"remote.storage.enable": True, "local.deletion.allowed": True, "local.retention.ms": 1}
 
-OUTAGES = [store_is_gone, store_hangs, database_is_gone, database_hangs]
+EACH = (store_is_gone, store_hangs, database_is_gone, database_hangs)
 
 
-@pytest.mark.parametrize("fault", OUTAGES, ids=lambda fault: fault.__name__)
-def test_all_catches_up_after(
-    remote_servers: RemoteServers, tmp_path: Path, fault: Callable[[RemoteServers, float], None]
-) -> None:
-    topic = fault.__name__.replace("_", "-")
-    remote_servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
-    site, ledger = remote_servers.site(tmp_path, topic), Ledger(tmp_path / "ledger.csv")
-    with CopyLoop(site) as copies, producer(site, topic, ledger):
-        copies.wait_for_segments()
-        fault(remote_servers, FAULT_SECONDS)
-        copies.wait_for_segments()
+def name_of(outage: Outage) -> str:
+    """Return what stands for it in a test's name and in its topic's."""
+    return str(getattr(outage, "__name__", "outage")).replace("_", "-")
 
-    assert [result.err for result in copies.results if "Traceback" in result.err] == []
+
+def ensure_trims_catch_up(site: LiveSite, topic: str) -> None:
+    """Copy all that is due; then all that is remote is gone from the brokers, by itself."""
     site.catch_up()
+    retained = site.run("retain")
+    assert retained.exit_code == 0, retained.err
+    assert site.log_starts(topic) == site.remote_ends()
 
+
+@pytest.mark.parametrize("outage", EACH, ids=name_of)
+def test_all_catches_up_after(remote_servers: RemoteServers, tmp_path: Path, outage: Outage) -> None:
+    topic, ledger = name_of(outage), Ledger(tmp_path / "ledger.csv")
+    remote_servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
+    site = remote_servers.site(tmp_path, topic, {"topics": {topic: TRIMMED}})
+    with CopyLoop(site, "retain") as runs, producer(site, topic, ledger):
+        runs.wait_for_trims()
+        with outage(remote_servers):
+            time.sleep(FAULT_SECONDS)
+        runs.wait_for_trims(3)
+
+    results = [*runs.results, *runs.others["retain"]]
+    assert [result.err for result in results if "Traceback" in result.err] == []
+    ensure_trims_catch_up(site, topic)
+    site.ensure_exactly_once(ledger, topic)
+
+
+@pytest.mark.parametrize("outage", EACH, ids=name_of)
+def test_a_trim_that_was_planned_before_an_outage_deletes_nothing_in_it(
+    remote_servers: RemoteServers, tmp_path: Path, outage: Outage
+) -> None:
+    topic, ledger, plan = f"trimmed-while-{name_of(outage)}", Ledger(tmp_path / "ledger.csv"), tmp_path / "plan.jsonl"
+    remote_servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
+    site = remote_servers.site(tmp_path, topic, {"topics": {topic: TRIMMED}})
+    with producer(site, topic, ledger):
+        with CopyLoop(site) as copies:
+            copies.wait_for_segments(6)
+        planned = site.run("retain", "--dry-run", "--save-plan", plan, "--json")
+        assert planned.exit_code == 0, planned.err
+        assert [row for row in rows_of(planned) if row["segments"]]
+        with outage(remote_servers):
+            refused = site.run("retain", "--plan", plan)
+            starts = site.log_starts(topic)
+    assert refused.exit_code == 1, refused
+    assert "Traceback" not in refused.err
+    assert starts == {0: 0, 1: 0, 2: 0}
+
+    again = site.run("retain", "--plan", plan)
+    assert again.exit_code == 0, again.err
+    assert site.log_starts(topic) != starts
+    ensure_trims_catch_up(site, topic)
     site.ensure_exactly_once(ledger, topic)
 
 
@@ -100,20 +139,19 @@ def test_a_store_that_lies_about_writes_is_not_believed(remote_servers: RemoteSe
     ledger = Ledger(tmp_path / "ledger.csv")
     with ExitStack() as running:
         proxied = running.enter_context(proxy(remote_servers.bucket, lies))
-        site = remote_servers.site(tmp_path, topic, {"rsm.config.endpoint": proxied.url})
-        copies = running.enter_context(CopyLoop(site))
+        site = remote_servers.site(tmp_path, topic, {"topics": {topic: TRIMMED}, "rsm.config.endpoint": proxied.url})
+        runs = running.enter_context(CopyLoop(site, "retain"))
         running.enter_context(producer(site, topic, ledger))
-        copies.wait_for_segments()
+        runs.wait_for_trims()
         lies.is_lying = True
-        copies.wait_for_exit(1)
-        wait_for(lambda: lies.told > 5, lambda: str(copies.results[-2:]))
+        runs.wait_for_exit(1)
+        wait_for(lambda: lies.told > 5, lambda: str(runs.results[-2:]))
         time.sleep(FAULT_SECONDS / 3)
         lies.is_lying = False
-        copies.wait_for_segments()
+        runs.wait_for_trims(3)
 
     site = replace(site, settings={**site.settings, "rsm.config.endpoint": remote_servers.s3.url}).write()
-    site.catch_up()
-
+    ensure_trims_catch_up(site, topic)
     site.ensure_exactly_once(ledger, topic)
 
 
@@ -184,9 +222,5 @@ def test_while_a_store_lies_about_reads_brokers_delete_nothing(
         copies.wait_for_segments()
 
     site = replace(site, settings={**site.settings, "rsm.config.endpoint": remote_servers.s3.url}).write()
-    site.catch_up()
-
-    retained = site.run("retain")
-    assert retained.exit_code == 0, retained.err
-    assert site.log_starts(topic) == site.remote_ends()
+    ensure_trims_catch_up(site, topic)
     site.ensure_exactly_once(ledger, topic)
