@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.demo.comparison import Compared, compare, compare_by_service
 from tiered_storage_airflow.demo.expectation import DemoError, ExpectedPartition
+from tiered_storage_airflow.demo.gateway import compare_by_gateway
 from tiered_storage_airflow.demo.limits import (
     TopicLimits,
     choose_limits,
@@ -31,10 +31,10 @@ from tiered_storage_airflow.demo.limits import (
 )
 from tiered_storage_airflow.demo.report import PartitionRow, ensure_all_was_shown, print_report, rows
 from tiered_storage_airflow.demo.sample import COMPACTED_TOPIC, copy_log_directory, write_sample
-from tiered_storage_airflow.demo.setting_up import DemoPlaces, expect_refusal, tiered_storage
+from tiered_storage_airflow.demo.setting_up import DemoPlaces, expect_refusal, free_port, tiered_storage
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun, TaskInstance
-from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, LOOPBACK, EmbeddedAirflow
+from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, EmbeddedAirflow
 from tiered_storage_airflow.forms.fields import TOPICS_VARIABLE
 
 RUN_WITHIN = 600.0
@@ -88,7 +88,7 @@ class Demo:
         with self.step("switch topics on"):
             self.switch_on(limits)
         with self.step("start Airflow"):
-            airflow = EmbeddedAirflow(self.places.state, self.places.config, _free_port())
+            airflow = EmbeddedAirflow(self.places.state, self.places.config, free_port())
             # Use all topics of the demo's directory and its own database, whatever the user's own variables say.
             environ = {**os.environ, f"AIRFLOW_VAR_{TOPICS_VARIABLE.upper()}": ".*", DATABASE_VARIABLE: ""}
             running = services.up(airflow, say=self.say, environ=environ)
@@ -163,6 +163,13 @@ class Demo:
             after = self.compare_all(expected, starts)
         with self.step("audit"):
             run_dag(api, "audit_remote_log", self.say, {"deep": True})
+        with self.step("read all with a Kafka client through the gateway"):
+            read = compare_by_gateway(self.places, expected, starts)
+            written = sum(each.records for each in before.values())
+            self.say(
+                f"  {read:,} records came back to confluent-kafka of {written:,} that were written; "
+                f"{written - read:,} have expired"
+            )
         with self.remote_log() as remote_log:
             return rows(remote_log, expected, before, after)
 
@@ -192,9 +199,3 @@ class Demo:
     def say(self, text: str) -> None:
         """Print a line to the console."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])

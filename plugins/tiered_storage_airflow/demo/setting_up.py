@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import yaml
 from tiered_storage.settings.properties.cluster_files import CONFIG_VARIABLE
 from tiered_storage_airflow.demo.expectation import DemoError
 from tiered_storage_airflow.demo.limits import TopicLimits
-from tiered_storage_airflow.embedded.environment import virtual_environment_bin
+from tiered_storage_airflow.embedded.environment import LOOPBACK, virtual_environment_bin
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,16 @@ class DemoPlaces:
     def rights(self) -> Path:
         """Who may read through the read service."""
         return self.state / "read_rights.yaml"
+
+    @property
+    def gateway_config(self) -> Path:
+        """The same settings with a port for the gateway."""
+        return self.state / "gateway.yaml"
+
+    @property
+    def gateway_log(self) -> Path:
+        """What the gateway writes."""
+        return self.state / "gateway.log"
 
     def write_config(self, limits: Sequence[TopicLimits], compacted: Sequence[str]) -> None:
         """Write the settings: one log directory, a local object store, and the topics that are switched on.
@@ -70,6 +81,13 @@ class DemoPlaces:
             encoding="utf-8",
         )
         self.config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+
+def free_port() -> int:
+    """Return a port of this machine that is free now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
 
 
 def tiered_storage(places: DemoPlaces, *arguments: str) -> None:

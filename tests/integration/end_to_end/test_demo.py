@@ -39,6 +39,14 @@ def ranges(output: str, partition: str) -> tuple[str, str, str]:
     return row[1], row[2], row[3]
 
 
+def came_back_to_a_kafka_client(output: str) -> tuple[int, int, int]:
+    """What the demo says of records through the gateway: how many were read, were written, and have expired."""
+    found = re.search(r"([\d,]+) records came back to confluent-kafka of ([\d,]+) .* ([\d,]+) have expired", output)
+    assert found is not None, output
+    read, written, expired = (int(each.replace(",", "")) for each in found.groups())
+    return read, written, expired
+
+
 @pytest.mark.timeout(600)
 def test_the_demo_verifies_every_record_of_its_sample(tmp_path: Path) -> None:
     done = run_demo(tmp_path / "demo")
@@ -50,6 +58,9 @@ def test_the_demo_verifies_every_record_of_its_sample(tmp_path: Path) -> None:
         assert "none" not in (remote, local)
         assert int(local.split()[0]) > int(remote.split()[0]), "the oldest offsets are only remote"
     assert any(ranges(done.stdout, partition)[0] != "none" for partition in ("orders-0", "payments-1", "clicks-0"))
+    read, written, expired = came_back_to_a_kafka_client(done.stdout)
+    assert read + expired == written
+    assert read > 0 < expired
     assert "All verified" in done.stdout
     assert "make up CONFIG=" in done.stdout
     assert running_airflow(tmp_path / "demo") is None
