@@ -189,9 +189,10 @@ def audit(
 
 def gateway(config: ConfigOption = None) -> None:
     """Serve Kafka clients: they read whole topics through it, remote and local records, by the brokers' own protocol,
-    logins and rights. Without bootstrap.servers it serves log.dirs and the remote log, read-only.
+    logins and rights.
 
-    It runs until SIGTERM or Ctrl-C, then answers what clients have asked, and ends.
+    Without bootstrap.servers it serves log.dirs and the remote log, read-only. It runs until SIGTERM or Ctrl-C, then
+    answers what clients have asked, and ends.
     """
     from tiered_storage.gateway.operation.logs import set_up_logs
     from tiered_storage.gateway.standalone.server import serve_standalone

@@ -517,7 +517,7 @@ def test_a_closed_log_that_may_not_be_read_is_named_by_the_plan(
     shut, really_open = files.local_segments()[1].log_path, os.open
 
     def opened(path: Any, *args: Any, **named: Any) -> Any:
-        if path == shut:
+        if str(path) == str(shut):
             raise PermissionError(13, "Permission denied", str(path))
         return really_open(path, *args, **named)
 
