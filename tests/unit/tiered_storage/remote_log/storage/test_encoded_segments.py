@@ -144,6 +144,30 @@ def data_key(document: dict[str, Any], keys: Path, segment: str) -> bytes:
 
 
 @pytest.mark.parametrize("key_id", ["first", "third"])
+def test_each_copy_has_a_data_key_of_its_own(tmp_path: Path, key_id: str) -> None:
+    """The nonce of a chunk is its number: a key that serves twice would show what the same chunks differ in."""
+    options = ObjectStoreOptions(key_ring=key_ring(tmp_path / "keys", key_id))
+    store, found = tmp_path / "store", []
+
+    def noted(segment: RemoteLogSegmentMetadata) -> None:
+        [key] = store.rglob(f"*{segment.segment_id.id}*.key")
+        found.append(data_key(json.loads(key.read_bytes()), tmp_path / "keys", str(segment.segment_id)))
+
+    with closing(ObjectRemoteStorageManager.open(store.as_uri(), options)) as storage:
+        first, second = (written(storage, CONTENT[:MIB]) for _ in range(2))
+        noted(first)
+        noted(second)
+        storage.delete_log_segment_data(first)
+        data = replace(segment_data(CONTENT[:MIB]), encoding=Encoding(encryption=True))
+        storage.copy_log_segment_data(first, data)
+        noted(first)
+    with closing(ObjectRemoteStorageManager.open(store.as_uri(), options)) as storage:
+        noted(written(storage, CONTENT[:MIB]))
+    assert len(set(found)) == 4
+    assert {len(key) for key in found} == {32}
+
+
+@pytest.mark.parametrize("key_id", ["first", "third"])
 @pytest.mark.parametrize("encoding", [Encoding(encryption=True), Encoding(True, encryption=True)])
 def test_an_encrypted_segment_is_stored_as_the_page_says(tmp_path: Path, key_id: str, encoding: Encoding) -> None:
     """Decoded without our code, by docs/on-the-store.md alone: segments of earlier releases must stay readable."""
