@@ -67,6 +67,7 @@ def test_a_standby_is_read_and_refuses_writes(primary: PostgresServer, standby: 
         with pytest.raises(RemoteMetadataError, match="primary") as refused:
             replica.topics.put(ORDERS)
         assert not refused.value.retriable
+        assert mentions(str(refused.value), f"127.0.0.1:{standby.port}", "rlmm.config.url")
         with pytest.raises(RemoteMetadataError, match="primary"):
             replica._database.check_writable()
 
@@ -146,6 +147,7 @@ def test_a_full_tablespace_is_reported_and_leaves_nothing_half_written() -> None
                     with pytest.raises(MetadataUnavailableError, match="tablespace") as refused:
                         store.segments.add_remote_log_segments(added)
                     assert refused.value.retriable
+                    assert mentions(str(refused.value), f"127.0.0.1:{server.port}/small", "free space")
                 with store._database.reading() as connection:
                     assert dump(connection, metadata) == before
 
