@@ -160,10 +160,10 @@ class ClientConnection:
         """Take requests of all sizes from now on."""
         self.client.largest = self._largest_request
 
-    def reply(self, frame: bytes) -> None:
-        """Answer a client's request without the broker, after all answers that are due before."""
+    def reply(self, answer: bytes, asked: memoryview) -> None:
+        """Answer the request `asked` without the broker. Raises MalformedAnswerError if others are due before."""
         if not self._pending and not self._ready:
-            self.client.send([frame])
+            self.client.send([answer], memory_of(asked))
             return
         raise MalformedAnswerError(
             "ApiVersions came in an unknown version while other requests waited for answers: the client must connect "

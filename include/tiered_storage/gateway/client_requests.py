@@ -119,7 +119,7 @@ class ClientRequests:
             return False
         self._metrics.asked(header.api.name)
         if not header.is_known:
-            self._connection.reply(refused_versions(header.correlation_id))
+            self._connection.reply(refused_versions(header.correlation_id), frame)
             return True
         make_change = self._changes.get(header.api.key)
         self._connection.forward(frame, header, make_change(frame, header) if make_change else None)

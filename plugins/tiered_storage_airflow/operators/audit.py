@@ -207,12 +207,12 @@ class GatewayHealthOperator(RemoteLogOperator):
                 )
             host = settings.gateway_advertised_host or settings.gateway_listen_host or "127.0.0.1"
             gateway = settings.gateway_canary_bootstrap_servers or f"{host}:{settings.gateway_port}"
+            found = remote_log.find_partition(topic, PARTITION)
+            log_start = remote_log.segments.log_start_offset(found) or 0
             starts = [
-                segment.start_offset
-                for found in remote_log.segments.list_partitions()
-                if (found.topic, found.partition) == (topic, PARTITION)
+                max(segment.start_offset, log_start)
                 for segment in remote_log.segments.list_remote_log_segments(found)
-                if segment.state is SegmentState.COPY_SEGMENT_FINISHED
+                if segment.state is SegmentState.COPY_SEGMENT_FINISHED and segment.end_offset >= log_start
             ]
             value = f"{context['run_id']} {context['ti'].try_number}".encode()
             canary = Canary(gateway, access["bootstrap.servers"], topic, access)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +38,7 @@ from tiered_storage.errors import ClusterRefusedError, SourceClusterError
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE, TOPIC_AUTHORIZATION_FAILED
-from tiered_storage.kafka_wire.fetch import FetchedPartition
+from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
@@ -267,6 +269,7 @@ class Guarded:
     port: int
     ca: Path
     users: Path
+    rights: Path
 
     def properties(self, user: str, password: str | None = None, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:
         return {
@@ -305,7 +308,7 @@ def guarded(site: StandaloneSite) -> Iterator[Guarded]:
         "read.service.rights.file": str(rights),
     }
     with running_gateway(site.write_config("guarded.yaml", settings), port):
-        yield Guarded(port, ca, users)
+        yield Guarded(port, ca, users, rights)
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
@@ -355,3 +358,20 @@ def test_a_password_that_was_changed_holds_from_the_next_login_on(guarded: Guard
         assert guarded.first_records("stranger", "changed").error_code == TOPIC_AUTHORIZATION_FAILED
     finally:
         guarded.users.write_text(yaml.safe_dump(USERS))
+
+
+def test_a_fetch_that_waits_ends_when_its_right_is_withdrawn(guarded: Guarded) -> None:
+    with ClusterClient.by_properties(guarded.properties("reader")) as client, ThreadPoolExecutor(1) as pool:
+        [end] = client.list_offsets({TopicPartition(PLAIN, 0): OffsetSpec.LATEST}).values()
+        assert isinstance(end, ListedOffset)
+        position, limits = FetchPosition(PLAIN, 0, end.offset), FetchLimits(max_wait_seconds=60)
+        waiting = pool.submit(client.fetch, [position], FetchBuffer(1 << 20), limits)
+        # Without a right from the start it would not wait at all.
+        time.sleep(2)
+        assert not waiting.done()
+        try:
+            guarded.rights.write_text(yaml.safe_dump({"users": {}}))
+            [found] = waiting.result(30).partitions
+        finally:
+            guarded.rights.write_text(yaml.safe_dump(RIGHTS))
+    assert found.error_code == TOPIC_AUTHORIZATION_FAILED

@@ -1,6 +1,7 @@
 """Closes connections over which nothing goes any more: of clients that are gone, or that read nothing.
 
-A client that does not read what it asked for keeps memory from others. While others wait for memory, it has less time.
+Such a connection may hold memory: answers that its client does not read, a request that its broker does not read, or
+half of one. While others wait for memory, it has less time, unless it waits for memory itself.
 
 Source: released Kafka's connections.max.idle.ms.
 """
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Collection
 from typing import Protocol
 
+from tiered_storage.gateway.limits.memory_budget import MemoryAccount
 from tiered_storage.kafka_wire.server.frame_protocol import LINGER_SECONDS, FrameProtocol
 
 _log = logging.getLogger(__name__)
@@ -20,6 +22,7 @@ class Connection(Protocol):
     """A client's connection, and the one to its broker if it has one."""
 
     client: FrameProtocol
+    memory: MemoryAccount
 
     @property
     def carried(self) -> int:
@@ -44,8 +47,8 @@ class IdleConnections:
             known = self._seen.get(each)
             since = known[1] if known is not None and known[0] == each.carried else now
             seen[each] = (each.carried, since)
-            reads_nothing = is_short and not each.client.is_writable
-            if now - since >= (min(self._idle_seconds, LINGER_SECONDS) if reads_nothing else self._idle_seconds):
+            is_in_the_way = is_short and each.memory.held and not each.memory.is_waiting
+            if now - since >= (min(self._idle_seconds, LINGER_SECONDS) if is_in_the_way else self._idle_seconds):
                 _log.info(
                     "the connection of %s is closed: nothing went over it for %.0f seconds",
                     each.client.peer,

@@ -108,6 +108,9 @@ class MemoryBudget:
             self._add(first.account, first.size)
             first.go_on()
 
+    def _waits(self, account: MemoryAccount) -> bool:
+        return any(each.account is account for each in self._waiting)
+
     def _withdraw(self, account: MemoryAccount, go_on: Callable[[], None] | None = None) -> bool:
         """Let an account wait no more, or for one thing no more; return whether it did."""
         kept = [each for each in self._waiting if each.account is not account or go_on not in {None, each.go_on}]
@@ -124,6 +127,11 @@ class MemoryAccount:
         self._budget = budget
         self.held = 0
         """Bytes in use."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the connection waits for memory."""
+        return self._budget._waits(self)
 
     @property
     def share(self) -> int:

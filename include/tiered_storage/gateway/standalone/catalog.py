@@ -23,6 +23,8 @@ from tiered_storage.remote_log.source.partition_log import NamedPartition
 
 _log = logging.getLogger(__name__)
 
+_LOOK_SECONDS: Final = 2.0
+"""How long a request waits for a look before it gets the topics of the last one: the metadata store may hang."""
 _AGE_PER_LOOK: Final = 20
 """Topics stay known for this many times as long as the look took: looking takes at most a twentieth of the time."""
 
@@ -67,12 +69,17 @@ class Catalog:
     async def topics(self) -> Topics:
         """Return the topics, at most a moment old.
 
-        If looking fails, it returns those of the last look that succeeded; it raises what a first look raises.
+        If looking fails or takes long, it returns those of the last look that succeeded. It raises what a first look
+        raises.
         """
         if self._known is not None and self._now() < self._fresh_until:
             return self._known
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().create_task(self._look())
+        if self._known is not None:
+            await asyncio.wait({self._looking}, timeout=_LOOK_SECONDS)
+            if not self._looking.done():
+                return self._known
         return await asyncio.shield(self._looking)
 
     async def _look(self) -> Topics:
@@ -83,7 +90,9 @@ class Catalog:
             if self._known is None:
                 raise
             _log.warning("the topics of some moments ago are served: %s", error)
-            found = self._known
+            # A look that failed is soon tried again, however long it took.
+            self._fresh_until = self._now() + self._max_age
+            return self._known
         self._fresh_until = self._now() + max(self._max_age, _AGE_PER_LOOK * (self._now() - begun))
         self._report(found)
         self._known = found

@@ -115,15 +115,16 @@ class LogFetch:
         """End the client's reads."""
         self._partitions.forget(self._client)
 
-    async def answer(self, header: RequestHeader, request: FetchRequest, may_read: MayRead) -> Filled:
-        """Return the answer to a Fetch."""
+    async def answer(self, header: RequestHeader, request: FetchRequest, may_read: MayRead, user: str = "") -> Filled:
+        """Return the answer to a Fetch of `user`, "" if nobody logs in."""
         loop = asyncio.get_running_loop()
-        self._name = ClientName("", header.client_id)
+        self._name = ClientName(user, header.client_id)
         end = loop.time() + request.max_wait_ms / 1000
         while True:
+            topics = await self._catalog.topics()
             room = self._room(request)
             has_memory = not room or await self._memory.wait(room, MEMORY_SECONDS)
-            entries = await self._read(request, may_read, has_memory=has_memory)
+            entries = await self._read(request, topics, may_read, has_memory=has_memory)
             held = sum(each.records.memory for each in entries if each.records is not None)
             self._memory.settle(room if has_memory else 0, held)
             is_due = any(each.size or each.found.code != NONE for each in entries) or request.min_bytes <= 0
@@ -138,8 +139,9 @@ class LogFetch:
         records = max(min(request.max_bytes, sum(each.max_bytes for each in asked)), 0)
         return max(2 * records, min(len(asked), AT_ONCE) * self._partitions.largest_chunk)
 
-    async def _read(self, request: FetchRequest, may_read: MayRead, *, has_memory: bool) -> list[_Entry]:
-        topics = await self._catalog.topics()
+    async def _read(
+        self, request: FetchRequest, topics: Topics, may_read: MayRead, *, has_memory: bool
+    ) -> list[_Entry]:
         asked = list(request.partitions.items())
         left, entries = request.max_bytes if has_memory else 0, []
         is_first = True

@@ -144,7 +144,7 @@ class StandaloneRequests:
             return [served_versions(header.version, header.correlation_id, with_login=self._login is not None)]
         if header.api is FETCH:
             asked = take_fetch(frame, header, min(self._log.most_fetch_bytes, self._connection.memory.share))
-            return await self._fetch.answer(header, asked, self._may(Right.READ))
+            return await self._fetch.answer(header, asked, self._may(Right.READ), self._user())
         return [encode_answer(each, header.correlation_id) for each in await self._decoded(frame, header)]
 
     def close(self) -> None:
@@ -182,8 +182,8 @@ class StandaloneRequests:
         access, user = self._log.access, None if self._login is None else self._login.user
         if access is None or user is None:
             return lambda _: True
-        rights = access.rights.current()
-        return lambda topic: rights.allows(user, (), right, topic)
+        # Asked anew for each topic: a Fetch may wait at the end of the log while a right is withdrawn.
+        return lambda topic: access.rights.current().allows(user, (), right, topic)
 
     async def _handshake(self, version: int, asked: Any) -> Any:
         login = self._begun_login(has_begun=False)
@@ -217,6 +217,9 @@ class StandaloneRequests:
         if login is None or login.user is not None or login.has_begun != has_begun:
             raise MalformedAnswerError(f"{self._peer()} sends a message of a login out of turn")
         return login
+
+    def _user(self) -> str:
+        return "" if self._login is None or self._login.user is None else self._login.user
 
     def _peer(self) -> str:
         return self._connection.client.peer

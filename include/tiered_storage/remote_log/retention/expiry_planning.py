@@ -71,6 +71,7 @@ class ExpiryPlanner:
             lambda found, most: self._plan_or_leave(*found, now, most, left),
             lambda plan: plan.count,
             max_segments,
+            seed=now,
         )
         return [plan for plan, _ in plans], left
 

@@ -19,7 +19,7 @@ from tiered_storage.gateway.client_connection import (
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.frames import request
-from tiered_storage.kafka_wire.server.frame_protocol import LINGER_SECONDS, Piece
+from tiered_storage.kafka_wire.server.frame_protocol import LINGER_SECONDS, Piece, memory_of
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from unit.tiered_storage.kafka_wire.server.wires import Wire, arrive, framed
 
@@ -488,3 +488,12 @@ def test_a_client_over_its_quota_is_answered_and_then_muted(monkeypatch: pytest.
 class Timer:
     def cancel(self) -> None:
         pass
+
+
+def test_a_request_that_the_gateway_answers_itself_keeps_no_memory() -> None:
+    joined, asked = Joined(), memoryview(LARGE)
+    assert joined.connection.memory.take(memory_of(asked), lambda: None)
+
+    joined.connection.reply(b"no such version", asked)
+
+    assert joined.budget.used == 0

@@ -318,8 +318,9 @@ class _ProcessUser:
             elif (wanted := user or self._own) != self._user:
                 raise ConfigurationError(
                     f"hdfs://{netloc}: this process cannot be {_shown(wanted)} in HDFS: it is {_shown(self._user)} "
-                    "already, on another HDFS, and hdfs-native knows one user a process. Give the Airflow connections "
-                    "of both clusters the same login, or give one of them an API server of its own"
+                    "already, and hdfs-native knows one user a process. If the login was corrected, restart this "
+                    "process. If another HDFS has the other user, give both clusters' Airflow connections the same "
+                    "login, or give one of them an API server of its own"
                 )
 
 

@@ -19,10 +19,10 @@ def test_a_connection_over_which_nothing_goes_is_closed() -> None:
     assert (quiet.client.aborted, quiet.broker.aborted, busy.client.aborted) == (True, True, False)
 
 
-def test_a_client_that_reads_nothing_is_closed_sooner_while_others_wait_for_memory() -> None:
+def test_a_connection_that_keeps_memory_from_others_is_closed_sooner() -> None:
     idle, slow, quiet = IdleConnections(IDLE), Joined(), Joined()
     both = [slow.connection, quiet.connection]
-    slow.connection.client.pause_writing()
+    assert slow.connection.memory.take_if_free(1)
 
     idle.close_idle(both, 0, is_short=True)
     assert idle.close_idle(both, LINGER_SECONDS, is_short=False) == 0
@@ -31,8 +31,21 @@ def test_a_client_that_reads_nothing_is_closed_sooner_while_others_wait_for_memo
     assert (slow.client.aborted, quiet.client.aborted) == (True, False)
 
 
+def test_a_connection_that_waits_for_memory_itself_is_not() -> None:
+    idle, waiting = IdleConnections(IDLE), Joined()
+    most, ahead = waiting.budget.account(), waiting.budget.account()
+    assert waiting.connection.memory.take_if_free(1)
+    assert most.take_if_free(waiting.budget.limit - 1)
+    assert ahead.take(1, lambda: None)
+    assert not waiting.connection.memory.take(1, lambda: None)
+
+    idle.close_idle([waiting.connection], 0, is_short=True)
+    assert idle.close_idle([waiting.connection], LINGER_SECONDS, is_short=True) == 0
+
+
 def test_a_client_that_reads_slowly_stays_connected() -> None:
     idle, slow = IdleConnections(IDLE), Joined()
+    assert slow.connection.memory.take_if_free(1)
     slow.connection.client.pause_writing()
     slow.client.unsent = 100
 

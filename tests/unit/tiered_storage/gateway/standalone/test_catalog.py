@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,3 +86,45 @@ def test_the_last_topics_are_served_while_the_metadata_are_out_of_reach(
         asyncio.run(work())
 
     assert "the server is gone" in caplog.text
+
+
+def test_a_look_that_failed_after_a_long_time_is_soon_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed, really_look = [0.0], catalog.look
+
+    def fail(_: object) -> None:
+        passed[0] += 60.0
+        raise RemoteStorageError("the server is gone")
+
+    async def work() -> None:
+        with a_copied_remote_log(tmp_path).open() as remote_log:
+            seen = Catalog(remote_log, now=lambda: passed[0])
+            first = await seen.topics()
+            monkeypatch.setattr(catalog, "look", fail)
+            passed[0] += 60.0
+            await seen.topics()
+            monkeypatch.setattr(catalog, "look", really_look)
+            passed[0] += 60.0
+            assert await seen.topics() is not first
+
+    asyncio.run(work())
+
+
+def test_the_last_topics_are_served_while_the_metadata_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed, goes_on = [0.0], threading.Event()
+
+    async def work() -> None:
+        with a_copied_remote_log(tmp_path).open() as remote_log:
+            seen = Catalog(remote_log, now=lambda: passed[0])
+            first = await seen.topics()
+            monkeypatch.setattr(catalog, "look", lambda _: goes_on.wait(30) and first)
+            monkeypatch.setattr(catalog, "_LOOK_SECONDS", 0.01)
+            passed[0] += 60.0
+            try:
+                assert await seen.topics() is first
+                assert not goes_on.is_set()
+            finally:
+                goes_on.set()
+
+    asyncio.run(work())
