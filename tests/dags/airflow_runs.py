@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 OWN_DAGS = Path(__file__).parent / "own_dags"
 """DAGs such as users write, of the tests' own."""
+CANARY = {"TIERED_STORAGE_GATEWAY_CANARY_TOPIC": "canary"}
+"""With it, there is the DAG gateway_health too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dags.airflow_runs import AirflowHome
+from dags.airflow_runs import CANARY, AirflowHome
 from support.tiered_site import TieredSite
 
 if TYPE_CHECKING:
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def airflow() -> AirflowHome:
     return AirflowHome()
+
+
+@pytest.fixture
+def with_canary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let there be the DAG gateway_health."""
+    for name, value in CANARY.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dags.airflow_runs import AirflowHome
+from dags.airflow_runs import CANARY, AirflowHome
 from support.airflow_home import CONFIGURATION, PROJECT
 from tiered_storage_airflow.embedded.settings_file import VariableSettings, read_airflow_settings
 from tiered_storage_airflow.forms.fields import TOPICS, TOPICS_VARIABLE
@@ -71,8 +71,6 @@ LIGHT_OF_THE_LIBRARY = [
     "tiered_storage.settings.properties",
     "tiered_storage.settings.properties.cluster_files",
 ]
-CANARY = {"TIERED_STORAGE_GATEWAY_CANARY_TOPIC": "canary"}
-"""With it, there is the DAG gateway_health too."""
 PARSE = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag
@@ -87,10 +85,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.fixture(autouse=True)
-def with_canary(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CANARY.items():
-        monkeypatch.setenv(name, value)
+pytestmark = pytest.mark.usefixtures("with_canary")
 
 
 @pytest.fixture(scope="module")

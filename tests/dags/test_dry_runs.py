@@ -62,6 +62,7 @@ def tasks_that_know(dag: Any) -> list[str]:
     return [task.task_id for task in tasks if getattr(task, "is_dry_run", None) == DRY_RUN]
 
 
+@pytest.mark.usefixtures("with_canary")
 @pytest.mark.parametrize("path", sorted((PROJECT / "dags").glob("*.py")), ids=lambda path: path.stem)
 def test_every_task_of_a_dag_with_the_field_knows_whether_its_run_only_shows(airflow: AirflowHome, path: Path) -> None:
     dag = airflow.dag(path.stem)

@@ -35,7 +35,8 @@ def west(airflow: AirflowHome, site: TieredSite) -> TieredSite:
     west.write_logs({"orders-0": 1, "clicks-0": 1})
     rights = west.root / "rights.yaml"
     rights.write_text("roles: {OP: {read: ['*']}}\n")
-    west.configure({"orders": DELETABLE, "clicks": TIERED}, own_pools=True, read_service_rights_file=str(rights))
+    own = {"own_pools": True, "read_service_rights_file": str(rights), "gateway_canary_topic": "canary"}
+    west.configure({"orders": DELETABLE, "clicks": TIERED}, **own)
     site.config.with_name("tiered_storage.west.yaml").write_text(west.config.read_text())
     airflow.refresh()
     return west
@@ -62,6 +63,7 @@ def test_runs_of_a_cluster_copy_and_trim_its_own_topics_alone(
     assert (site.finished("orders-0"), west.finished("orders-0")) == ([0, 10], [0])
 
 
+@pytest.mark.usefixtures("with_canary")
 def test_every_dag_is_there_for_each_cluster_with_its_schedule_and_pools(
     airflow: AirflowHome, west: TieredSite
 ) -> None:

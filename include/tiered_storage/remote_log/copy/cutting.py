@@ -54,7 +54,7 @@ _FOLDER = "remote-log-cut-"
 _ABANDONED_SECONDS = 3600
 """How old a folder must be to count as abandoned: a new one is not locked yet."""
 
-_LEFT_OUT = "left out because an earlier segment of the partition failed"
+_UNEXPECTED = CopyFailure("Exception", "the copy of it ended by an unexpected error", retriable=False)
 LARGEST_ANSWER = 256 << 20
 """A batch larger than what is asked for comes whole: this is more than any broker takes from a producer."""
 
@@ -95,7 +95,8 @@ class SegmentCuts:
         self._after = {task.metadata.topic_id_partition: task.after for task in tasks if task.after is not None}
         self._left = Counter(task.metadata.topic_id_partition for task in tasks if task.cut is not None)
         self._uncut, self._busy = Counter(self._left), Counter[TopicIdPartition]()
-        self._failed: set[TopicIdPartition] = set()
+        self._failed: dict[TopicIdPartition, CopyFailure] = {}
+        """The first failure of each partition that has one."""
         self._access = access
         self._storage = storage
         self._clock = clock
@@ -112,18 +113,21 @@ class SegmentCuts:
         """Cut the next segment of the partition of `task`, and `copy` it; a task that cuts nothing is just copied."""
         if task.cut is None:
             return copy(task)
-        partition, outcome = task.metadata.topic_id_partition, None
+        partition = task.metadata.topic_id_partition
         with self._lock:
             if partition in self._failed:
                 # Its log may be closed: another one would copy again what the tasks before this one copied.
-                return CopyOutcome(task, None, CopyFailure.of(SourceClusterError(_LEFT_OUT)))
+                return CopyOutcome(task, None, left_out(self._failed[partition]))
             self._busy[partition] += 1
+        failure: CopyFailure | None = _UNEXPECTED
         try:
             outcome = self._cut_and_copy(task, task.cut, copy)
+            failure = outcome.failure
         except (TieredStorageError, OSError) as error:
-            return CopyOutcome(task, None, CopyFailure.of(error))
+            failure = CopyFailure.of(error)
+            outcome = CopyOutcome(task, None, failure)
         finally:
-            self._count(partition, has_failed=outcome is None or outcome.failure is not None)
+            self._count(partition, failure)
         return outcome
 
     def close(self) -> None:
@@ -223,17 +227,23 @@ class SegmentCuts:
             # Not under its lock, which a cut holds for as long as a broker takes to answer.
             other.log.drop_spare()
 
-    def _count(self, partition: TopicIdPartition, *, has_failed: bool) -> None:
+    def _count(self, partition: TopicIdPartition, failure: CopyFailure | None) -> None:
         """Close the partition's log after its last task, or once one has failed: none of the later ones is begun."""
         with self._lock:
             self._left[partition] -= 1
             self._busy[partition] -= 1
-            if has_failed:
-                self._failed.add(partition)
+            if failure is not None:
+                self._failed.setdefault(partition, failure)
             is_over = not self._left[partition] or (partition in self._failed and not self._busy[partition])
             ended = self._logs.pop(partition, None) if is_over else None
         if ended is not None:
             ended.close()
+
+
+def left_out(failure: CopyFailure) -> CopyFailure:
+    """Return why a segment is not copied after `failure` of an earlier one of its partition."""
+    message = f"left out because an earlier segment of the partition failed: {failure.message}"
+    return CopyFailure(failure.error, message, failure.retriable)
 
 
 def _ensure_same_topic(

@@ -27,7 +27,7 @@ from typing import Self
 from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
-from tiered_storage.remote_log.copy.cutting import SegmentCuts
+from tiered_storage.remote_log.copy.cutting import SegmentCuts, left_out
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
 from tiered_storage.remote_log.jobs.messages import CopyFailure
@@ -265,15 +265,10 @@ class _Lane:
                 self.failure = outcome.failure
                 yield outcome
             else:
-                yield CopyOutcome(task, None, _left_out(self.failure))
+                yield CopyOutcome(task, None, left_out(self.failure))
         if self.failure is not None and not self.under_way:
             while self.waiting:
-                yield CopyOutcome(self.waiting.popleft(), None, _left_out(self.failure))
-
-
-def _left_out(failure: CopyFailure) -> CopyFailure:
-    message = f"left out because an earlier segment of the partition failed: {failure.message}"
-    return CopyFailure(failure.error, message, failure.retriable)
+                yield CopyOutcome(self.waiting.popleft(), None, left_out(self.failure))
 
 
 def _partition_of(task: CopyTask) -> TopicIdPartition:
