@@ -182,7 +182,7 @@ class StandaloneRequests:
         access, user = self._log.access, None if self._login is None else self._login.user
         if access is None or user is None:
             return lambda _: True
-        # Asked anew for each topic: a Fetch may wait at the end of the log while a right is withdrawn.
+        # Read the rights for each topic: a person may withdraw one while a Fetch waits at the end of the log.
         return lambda topic: access.rights.current().allows(user, (), right, topic)
 
     async def _handshake(self, version: int, asked: Any) -> Any:

@@ -147,7 +147,9 @@ class StandaloneServer:
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
-            _log.warning("%s connections are cut off: they have not been idle", len(self._open))
+            _log.warning(
+                "closing %s connections that are still busy after gateway.shutdown.timeout.ms", len(self._open)
+            )
             for connection in list(self._open):
                 connection.abort()
 
