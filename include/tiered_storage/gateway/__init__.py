@@ -4,4 +4,4 @@
 several servers on the same ports. Everything but remote records comes from the brokers; `standalone` has none.
 """
 
-__all__ = ["allowed_apis", "client_connection", "fetch_errors", "remote_partitions", "workers"]
+__all__ = ["allowed_apis", "client_connection", "fetch_errors", "listening", "remote_partitions", "workers"]

@@ -24,6 +24,7 @@ from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.idle_connections import IdleConnections
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
+from tiered_storage.gateway.listening import drained, listen
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
@@ -32,7 +33,6 @@ from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
 
 _log = logging.getLogger(__name__)
 
-_BACKLOG: Final = 512
 _LOOK_SECONDS: Final = 1.0
 
 
@@ -108,38 +108,12 @@ class GatewayServer:
         self._is_stopping = True
         for server in self._servers:
             server.close()
-        for connection in list(self._open):
-            connection.drain()
-        try:
-            async with asyncio.timeout(self._limits.shutdown_seconds):
-                while self._open:
-                    self._idle.clear()
-                    await self._idle.wait()
-        except TimeoutError:
-            _log.warning(
-                "closing %s connections that are still busy after gateway.shutdown.timeout.ms", len(self._open)
-            )
-            for connection in list(self._open):
-                connection.abort()
+        await drained(self._open, self._idle, self._limits.shutdown_seconds)
 
     async def _listen(self, node_id: int | None) -> None:
         """Listen on a broker's port, None: on the first one."""
         port = self._ports.first_port if node_id is None else self._ports.port(node_id)
-        try:
-            server = await asyncio.get_running_loop().create_server(
-                lambda: self._accept(node_id),
-                self._limits.listen_host,
-                port,
-                ssl=self._tls,
-                backlog=_BACKLOG,
-                reuse_port=True,
-            )
-        except OSError as error:
-            raise ConfigurationError(
-                f"the gateway cannot listen at {self._limits.listen_host}:{port} ({error.strerror or error}): set "
-                "another gateway.port or gateway.listen.host"
-            ) from error
-        self._servers.append(server)
+        self._servers.append(await listen(lambda: self._accept(node_id), self._limits.listen_host, port, self._tls))
 
     async def _close_idle(self) -> None:
         loop = asyncio.get_running_loop()

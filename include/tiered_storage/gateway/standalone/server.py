@@ -1,7 +1,4 @@
-"""Listens for clients, and answers them out of a log directory and the remote log, without any broker.
-
-Every process may share the port with others (SO_REUSEPORT): the kernel spreads the connections.
-"""
+"""Listens for clients, and answers them out of a log directory and the remote log, without any broker."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ from tiered_storage.gateway.client_connection import LARGEST_BEFORE_LOGIN
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.idle_connections import IdleConnections
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
+from tiered_storage.gateway.listening import drained, listen
 from tiered_storage.gateway.operation.health import Health
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
@@ -41,7 +39,6 @@ from tiered_storage.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-_BACKLOG: Final = 512
 _LOOK_SECONDS: Final = 1.0
 _THIS_MACHINE: Final = "127.0.0.1"
 
@@ -120,16 +117,7 @@ class StandaloneServer:
     async def start(self) -> None:
         """Look at the topics, and listen. Raises ConfigurationError for a port in use, and as Catalog.topics."""
         await self._catalog.topics()
-        port = self._settings.gateway_port
-        try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._accept, self._host, port, ssl=self._tls, backlog=_BACKLOG, reuse_port=True
-            )
-        except OSError as error:
-            raise ConfigurationError(
-                f"the gateway cannot listen at {self._host}:{port} ({error.strerror or error}): set another "
-                "gateway.port or gateway.listen.host"
-            ) from error
+        self._server = await listen(self._accept, self._host, self._settings.gateway_port, self._tls)
         self._closing_idle = asyncio.get_running_loop().create_task(self._close_idle())
 
     async def stop(self) -> None:
@@ -139,19 +127,7 @@ class StandaloneServer:
             self._closing_idle.cancel()
         if self._server is not None:
             self._server.close()
-        for connection in list(self._open):
-            connection.drain()
-        try:
-            async with asyncio.timeout(self._settings.gateway_shutdown_timeout_ms / 1000):
-                while self._open:
-                    self._idle.clear()
-                    await self._idle.wait()
-        except TimeoutError:
-            _log.warning(
-                "closing %s connections that are still busy after gateway.shutdown.timeout.ms", len(self._open)
-            )
-            for connection in list(self._open):
-                connection.abort()
+        await drained(self._open, self._idle, self._settings.gateway_shutdown_timeout_ms / 1000)
 
     async def _close_idle(self) -> None:
         loop = asyncio.get_running_loop()
