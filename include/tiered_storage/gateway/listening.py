@@ -1,4 +1,4 @@
-"""A port of the gateway, and the end of its connections: with brokers and without.
+"""A port of the gateway, and the connections that clients opened to it: with brokers and without.
 
 Every process may share a port with others (SO_REUSEPORT): the kernel spreads the connections.
 """
@@ -8,25 +8,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.gateway.limits import idle_connections
+from tiered_storage.gateway.limits.idle_connections import IdleConnections
+from tiered_storage.gateway.limits.memory_budget import MemoryBudget
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
 
 _log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 512
-
-
-class Connection(Protocol):
-    """A client's connection."""
-
-    def drain(self) -> None:
-        """Take no further request; close once those that came before are answered."""
-
-    def abort(self) -> None:
-        """Close at once."""
+_IDLE_CHECK_SECONDS: Final = 1.0
 
 
 async def listen(
@@ -44,19 +39,66 @@ async def listen(
         ) from error
 
 
-async def drained(connections: Collection[Connection], one_ended: asyncio.Event, seconds: float) -> None:
-    """Answer what clients have asked, then close `connections`; after `seconds`, close at once what is left.
+class Connection(idle_connections.Connection, Protocol):
+    """A client's connection."""
 
-    `connections` shrinks as they end, and `one_ended` is set each time.
-    """
-    for connection in list(connections):
-        connection.drain()
-    try:
-        async with asyncio.timeout(seconds):
-            while connections:
-                one_ended.clear()
-                await one_ended.wait()
-    except TimeoutError:
-        _log.warning("closing %s connections that are still busy after gateway.shutdown.timeout.ms", len(connections))
-        for connection in list(connections):
+    def drain(self) -> None:
+        """Take no further request; close once those that came before are answered."""
+
+
+class OpenConnections:
+    """The connections that clients of one process have open. For one event loop."""
+
+    def __init__(self, most: int, idle_seconds: float, budget: MemoryBudget, metrics: GatewayMetrics) -> None:
+        """Refuse more than `most`; close what is idle for `idle_seconds`, sooner if others wait for memory."""
+        self._most = most
+        self._idle_connections = IdleConnections(idle_seconds)
+        self._budget = budget
+        self._metrics = metrics
+        self._on_end: dict[Connection, Callable[[], None]] = {}
+        self._one_ended = asyncio.Event()
+        self._is_stopping = False
+
+    def add(self, connection: Connection, on_end: Callable[[], None] = lambda: None) -> None:
+        """Count `connection` in; call `on_end` once it has ended."""
+        self._on_end[connection] = on_end
+        self._metrics.connections.set(len(self._on_end))
+
+    def remove(self, connection: Connection) -> None:
+        """Count a connection out that has ended."""
+        self._on_end.pop(connection, lambda: None)()
+        self._metrics.connections.set(len(self._on_end))
+        self._one_ended.set()
+
+    def refuse_excess(self, connection: Connection) -> bool:
+        """Close `connection` if too many are open or the process is about to end, and return whether it was closed."""
+        is_refused = len(self._on_end) > self._most or self._is_stopping
+        if is_refused:
+            self._metrics.refused.labels("limit").inc()
             connection.abort()
+        return is_refused
+
+    async def close_idle(self) -> None:
+        """Close connections that are idle too long, until `drain` is called."""
+        loop = asyncio.get_running_loop()
+        while not self._is_stopping:
+            await asyncio.sleep(_IDLE_CHECK_SECONDS)
+            closed = self._idle_connections.close_idle(self._on_end, loop.time(), is_short=self._budget.is_short)
+            self._metrics.refused.labels("idle").inc(closed)
+
+    async def drain(self, seconds: float) -> None:
+        """Answer what clients have asked, then close all connections; after `seconds`, close at once what is left."""
+        self._is_stopping = True
+        for connection in list(self._on_end):
+            connection.drain()
+        try:
+            async with asyncio.timeout(seconds):
+                while self._on_end:
+                    self._one_ended.clear()
+                    await self._one_ended.wait()
+        except TimeoutError:
+            _log.warning(
+                "closing %s connections that are still busy after gateway.shutdown.timeout.ms", len(self._on_end)
+            )
+            for connection in list(self._on_end):
+                connection.abort()

@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final
+from typing import Any
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.gateway.broker_ports import BrokerPorts
@@ -22,9 +22,8 @@ from tiered_storage.gateway.client_connection import ClientConnection
 from tiered_storage.gateway.client_requests import ClientRequests
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientQuotas
-from tiered_storage.gateway.limits.idle_connections import IdleConnections
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.listening import drained, listen
+from tiered_storage.gateway.listening import OpenConnections, listen
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
@@ -32,8 +31,6 @@ from tiered_storage.kafka_wire.connections.transport import tls_context
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
 
 _log = logging.getLogger(__name__)
-
-_LOOK_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +78,13 @@ class GatewayServer:
         self._limits = limits
         self._metrics = metrics
         self._budget = budget
-        self._idle_connections = IdleConnections(limits.idle_seconds)
+        self._connections = OpenConnections(limits.most_connections, limits.idle_seconds, budget, metrics)
         self._failures = ReadFailures(metrics)
         self._quotas = ClientQuotas(limits.client_bytes_per_second)
         self._tls = tls
         self._numbers = count(1)
-        self._open: dict[ClientConnection, ClientRequests] = {}
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle = asyncio.Event()
-        self._is_stopping = False
 
     async def start(self, nodes: Sequence[int]) -> None:
         """Listen on the first port and on those of `nodes`, and on that of every other broker once it is seen.
@@ -101,26 +95,18 @@ class GatewayServer:
         for node_id in nodes:
             await self._listen(node_id)
         self._ports.on_new = lambda node_id: self._run(self._listen(node_id))
-        self._run(self._close_idle())
+        self._run(self._connections.close_idle())
 
     async def stop(self) -> None:
         """Accept no more, answer what clients have asked, and close; what takes too long is cut off."""
-        self._is_stopping = True
         for server in self._servers:
             server.close()
-        await drained(self._open, self._idle, self._limits.shutdown_seconds)
+        await self._connections.drain(self._limits.shutdown_seconds)
 
     async def _listen(self, node_id: int | None) -> None:
         """Listen on a broker's port, None: on the first one."""
         port = self._ports.first_port if node_id is None else self._ports.port(node_id)
         self._servers.append(await listen(lambda: self._accept(node_id), self._limits.listen_host, port, self._tls))
-
-    async def _close_idle(self) -> None:
-        loop = asyncio.get_running_loop()
-        while not self._is_stopping:
-            await asyncio.sleep(_LOOK_SECONDS)
-            closed = self._idle_connections.close_idle(self._open, loop.time(), is_short=self._budget.is_short)
-            self._metrics.refused.labels("idle").inc(closed)
 
     def _accept(self, node_id: int | None) -> FrameProtocol:
         """Return the protocol of a connection that a client begins; with TLS it is open after the handshake."""
@@ -138,19 +124,17 @@ class GatewayServer:
                 most_wait_ms=self._limits.most_wait_ms,
                 skips_missing=self._limits.skips_missing,
             )
-            self._open[connection] = requests
-            self._metrics.connections.set(len(self._open))
+            self._connections.add(connection, on_end=requests.close)
             self._run(self._serve(connection, node_id))
             return requests
 
         limit, with_login = self._limits.largest_request, self._brokers.sasl is not None
-        return ClientConnection(limit, opened, self._ended, self._budget.account(), with_login=with_login).client
+        ended, memory = self._connections.remove, self._budget.account()
+        return ClientConnection(limit, opened, ended, memory, with_login=with_login).client
 
     async def _serve(self, connection: ClientConnection, node_id: int | None) -> None:
         """Connect a client to its broker, or close it."""
-        if len(self._open) > self._limits.most_connections or self._is_stopping:
-            self._metrics.refused.labels("limit").inc()
-            connection.abort()
+        if self._connections.refuse_excess(connection):
             return
         failures = []
         for address in self._ports.addresses(node_id):
@@ -177,13 +161,6 @@ class GatewayServer:
         _set_options(transport)
         if connection.has_ended:
             protocol.close()
-
-    def _ended(self, connection: ClientConnection) -> None:
-        requests = self._open.pop(connection, None)
-        if requests is not None:
-            requests.close()
-        self._metrics.connections.set(len(self._open))
-        self._idle.set()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

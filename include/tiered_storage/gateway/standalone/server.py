@@ -16,9 +16,8 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.gateway.client_connection import LARGEST_BEFORE_LOGIN
 from tiered_storage.gateway.fetch_errors import ReadFailures
-from tiered_storage.gateway.limits.idle_connections import IdleConnections
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.listening import drained, listen
+from tiered_storage.gateway.listening import OpenConnections, listen
 from tiered_storage.gateway.operation.health import Health
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
@@ -39,7 +38,6 @@ from tiered_storage.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS: Final = 1.0
 _THIS_MACHINE: Final = "127.0.0.1"
 
 
@@ -95,7 +93,9 @@ class StandaloneServer:
         self._catalog = Catalog(context)
         self._budget = MemoryBudget(settings.gateway_memory_max_bytes)
         metrics.show_memory(self._budget)
-        self._idle_connections = IdleConnections(settings.gateway_connections_max_idle_ms / 1000)
+        self._connections = OpenConnections(
+            settings.gateway_max_connections, settings.gateway_connections_max_idle_ms / 1000, self._budget, metrics
+        )
         held = settings.remote_log_reader_cache_memory_bytes
         self._partitions = RemotePartitions(reader, "", held, self._budget)
         users = settings.gateway_users_file
@@ -108,33 +108,22 @@ class StandaloneServer:
             None if users is None else Access(Users(users), RightsFile(settings.read_service_rights_file)),
         )
         self._numbers = count()
-        self._open: set[StandaloneConnection] = set()
         self._server: asyncio.Server | None = None
-        self._idle = asyncio.Event()
         self._closing_idle: asyncio.Task[None] | None = None
-        self._is_stopping = False
 
     async def start(self) -> None:
         """Look at the topics, and listen. Raises ConfigurationError for a port in use, and as Catalog.topics."""
         await self._catalog.topics()
         self._server = await listen(self._accept, self._host, self._settings.gateway_port, self._tls)
-        self._closing_idle = asyncio.get_running_loop().create_task(self._close_idle())
+        self._closing_idle = asyncio.get_running_loop().create_task(self._connections.close_idle())
 
     async def stop(self) -> None:
         """Accept no more, answer what clients have asked, and close; what takes too long is cut off."""
-        self._is_stopping = True
         if self._closing_idle is not None:
             self._closing_idle.cancel()
         if self._server is not None:
             self._server.close()
-        await drained(self._open, self._idle, self._settings.gateway_shutdown_timeout_ms / 1000)
-
-    async def _close_idle(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            closed = self._idle_connections.close_idle(self._open, loop.time(), is_short=self._budget.is_short)
-            self._metrics.refused.labels("idle").inc(closed)
+        await self._connections.drain(self._settings.gateway_shutdown_timeout_ms / 1000)
 
     def _accept(self) -> FrameProtocol:
         """Return the protocol of a connection that a client begins; with TLS it is open after the handshake."""
@@ -149,18 +138,10 @@ class StandaloneServer:
                 connection.memory,
                 self._settings.remote_fetch_max_wait_ms,
             )
-            self._open.add(connection)
-            self._metrics.connections.set(len(self._open))
-            if len(self._open) > self._settings.gateway_max_connections or self._is_stopping:
-                self._metrics.refused.labels("limit").inc()
-                connection.abort()
+            self._connections.add(connection)
+            self._connections.refuse_excess(connection)
             return StandaloneRequests(self._log, fetch, connection, most, with_tls=self._tls is not None)
 
         most = self._settings.gateway_request_max_bytes
         largest = most if self._log.access is None else min(most, LARGEST_BEFORE_LOGIN)
-        return StandaloneConnection(largest, opened, self._ended, self._budget.account()).client
-
-    def _ended(self, connection: StandaloneConnection) -> None:
-        self._open.discard(connection)
-        self._metrics.connections.set(len(self._open))
-        self._idle.set()
+        return StandaloneConnection(largest, opened, self._connections.remove, self._budget.account()).client
