@@ -40,7 +40,8 @@ STOREYS = (
     *(f"{REMOTE}.{name}" for name in ("retention.gate", "retention.local", "retention")),
     f"{REMOTE}.metrics",
     *(f"{REMOTE}.{name}" for name in ("audit", "repair", "rebuild", "restore", "tables")),
-    *(f"{REMOTE}.manager", f"{LIBRARY}.gateway.limits", f"{LIBRARY}.gateway.operation", f"{LIBRARY}.gateway"),
+    *(f"{REMOTE}.manager", f"{LIBRARY}.gateway.limits", f"{LIBRARY}.gateway.operation"),
+    *(f"{LIBRARY}.gateway.deletions", f"{LIBRARY}.gateway"),
     f"{LIBRARY}.gateway.standalone",
     *(f"{LIBRARY}.doctor", f"{LIBRARY}.cli.common", f"{LIBRARY}.cli"),
     *(

@@ -1,8 +1,7 @@
 """Which requests the gateway passes on: those of clients, in the versions whose answers it knows.
 
 A later API or version might carry broker addresses or records in a field that the gateway does not read. Left out on
-purpose: DeleteRecords would leave the remote records in place; answers of share groups have addresses between records;
-DescribeQuorum and raft voters are for brokers.
+purpose: answers of share groups have addresses between records; DescribeQuorum and raft voters are for brokers.
 
 Source: KIP-35; the schemas of released Kafka 4.3.
 """
@@ -13,6 +12,7 @@ import struct
 from dataclasses import replace
 from typing import Any, Final
 
+from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS, DELETE_TOPICS
 from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.error_codes import UNSUPPORTED_VERSION
 from tiered_storage.kafka_wire.connections.frames import elements
@@ -41,7 +41,6 @@ _PASSED: Final = (
     Api(15, "DescribeGroups", 0, 6),
     Api(16, "ListGroups", 0, 5),
     Api(19, "CreateTopics", 2, 7),
-    Api(20, "DeleteTopics", 1, 6),
     Api(22, "InitProducerId", 0, 6),
     Api(24, "AddPartitionsToTxn", 0, 5),
     Api(25, "AddOffsetsToTxn", 0, 4),
@@ -87,6 +86,8 @@ ALLOWED: Final = {
         SASL_HANDSHAKE,
         API_VERSIONS,
         SASL_AUTHENTICATE,
+        DELETE_TOPICS,
+        DELETE_RECORDS,
         OFFSET_FOR_LEADER_EPOCH,
         DESCRIBE_CLUSTER,
         *_PASSED,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.gateway.allowed_apis import (
     ALLOWED,
     API_VERSIONS,
@@ -24,6 +26,8 @@ from tiered_storage.gateway.allowed_apis import (
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.broker_questions import BrokerQuestions
 from tiered_storage.gateway.client_connection import Change, Changed, ClientConnection
+from tiered_storage.gateway.deletions.client_deletions import DELETING, ClientDeletions
+from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientName, ClientQuotas
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
@@ -70,6 +74,7 @@ class ClientRequests:
         metrics: GatewayMetrics,
         failures: ReadFailures,
         quotas: ClientQuotas,
+        deletions: RemoteDeletions,
         *,
         most_fetch_bytes: int,
         most_wait_ms: int,
@@ -97,6 +102,9 @@ class ClientRequests:
             skips_missing=skips_missing,
         )
         self._offsets = RemoteOffsets(partitions, questions, failures)
+        self._deletions = ClientDeletions(partitions, questions.topics, deletions)
+        self._asked_topics: asyncio.Task[None] | None = None
+        self._deletion_change: Change | None = None
         self._changes: dict[int, Callable[[memoryview, RequestHeader], Change | None]] = {
             **dict.fromkeys(_IN_ADDRESSES, self._with_addresses),
             API_VERSIONS.key: self._api_versions,
@@ -106,6 +114,7 @@ class ClientRequests:
             FETCH.key: self._a_fetch,
             LIST_OFFSETS.key: self._list_offsets,
             OFFSET_FOR_LEADER_EPOCH.key: self._epochs,
+            **dict.fromkeys(DELETING, self._deletion),
         }
         """By API key: returns the function that changes the answer to a request. Other answers stay as they are."""
 
@@ -116,6 +125,8 @@ class ClientRequests:
         """
         header = read_header(frame, ALLOWED)
         if not self._connection.can_take(header):
+            return False
+        if header.is_known and header.api.key in DELETING and not self._has_topics(frame, header):
             return False
         self._metrics.asked(header.api.name)
         if not header.is_known:
@@ -128,6 +139,32 @@ class ClientRequests:
     def close(self) -> None:
         """End what the client left open."""
         self._fetch.close()
+        if self._asked_topics is not None:
+            self._asked_topics.cancel()
+
+    def _has_topics(self, frame: memoryview, header: RequestHeader) -> bool:
+        """Return whether the topic ids of a deletion are known; once they are, its request is taken again.
+
+        It is the first one that waits, so there is only one.
+        """
+        if self._asked_topics is None:
+            asked = self._deletions.decode(frame, header)
+            self._asked_topics = asyncio.get_running_loop().create_task(self._ask_topics(header, asked))
+        return self._deletion_change is not None
+
+    async def _ask_topics(self, header: RequestHeader, asked: Any) -> None:
+        try:
+            topics = await self._deletions.topics(asked)
+        except TieredStorageError:
+            # Without the ids, the broker must not get the request: the client connects and asks again.
+            self._connection.abort()
+            return
+        self._deletion_change = lambda answer: self._deletions.answer(answer, header, asked, topics)
+        self._connection.take_arrived()
+
+    def _deletion(self, _frame: memoryview, _header: RequestHeader) -> Change | None:
+        change, self._deletion_change, self._asked_topics = self._deletion_change, None, None
+        return change
 
     def _with_addresses(self, _: memoryview, header: RequestHeader) -> Change:
         in_answer = _IN_ADDRESSES[header.api.key]

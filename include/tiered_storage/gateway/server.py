@@ -20,6 +20,7 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.client_connection import ClientConnection
 from tiered_storage.gateway.client_requests import ClientRequests
+from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
@@ -63,11 +64,12 @@ class GatewayServer:
         limits: GatewayLimits,
         metrics: GatewayMetrics,
         budget: MemoryBudget,
+        deletions: RemoteDeletions,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Connect to brokers as `brokers` says, without its login; take TLS from clients with `tls`.
 
-        All connections share the memory of `budget`.
+        All connections share the memory of `budget`, and delete from the remote log by `deletions`.
 
         Raises ConfigurationError if a file of certificates cannot be read.
         """
@@ -79,6 +81,7 @@ class GatewayServer:
         self._metrics = metrics
         self._budget = budget
         self._connections = OpenConnections(limits.most_connections, limits.idle_seconds, budget, metrics)
+        self._deletions = deletions
         self._failures = ReadFailures(metrics)
         self._quotas = ClientQuotas(limits.client_bytes_per_second)
         self._tls = tls
@@ -120,6 +123,7 @@ class GatewayServer:
                 self._metrics,
                 self._failures,
                 self._quotas,
+                self._deletions,
                 most_fetch_bytes=self._limits.most_fetch_bytes,
                 most_wait_ms=self._limits.most_wait_ms,
                 skips_missing=self._limits.skips_missing,

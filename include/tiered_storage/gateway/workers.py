@@ -13,7 +13,7 @@ import signal
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.synchronize import Event
 from typing import Any, Final
@@ -21,6 +21,7 @@ from typing import Any, Final
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.gateway.broker_ports import BrokerPorts
+from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.operation.health import Health
 from tiered_storage.gateway.operation.logs import set_up_logs
@@ -143,8 +144,11 @@ async def serve_beside_brokers(settings: Settings, number: int, on_ready: Callab
         health = Health({"brokers": lambda: _ask_brokers(context), **needs_of(context)})
         end_metrics = serve_metrics_of(settings, number, metrics, health)
         counted = replace(context, storage=CountedStorage(context.storage, metrics.fetched))
-        with RemoteLogReader(counted, remote_only=True, all_decided=True) as reader:
-            server = _server(settings, brokers, found, reader, metrics, tls)
+        with (
+            closing(RemoteDeletions(context, metrics)) as deletions,
+            RemoteLogReader(counted, remote_only=True, all_decided=True) as reader,
+        ):
+            server = _server(settings, brokers, found, reader, metrics, deletions, tls)
             try:
                 await server.start(sorted(found.brokers))
                 await serve_until(stop, health, on_ready)
@@ -159,6 +163,7 @@ def _server(
     found: ClusterMetadata,
     reader: RemoteLogReader,
     metrics: GatewayMetrics,
+    deletions: RemoteDeletions,
     tls: ssl.SSLContext | None,
 ) -> GatewayServer:
     listen_host = settings.gateway_listen_host or "127.0.0.1"
@@ -184,7 +189,7 @@ def _server(
     metrics.show_memory(budget)
     metrics.show_chunks(reader.chunk_counts)
     partitions = RemotePartitions(reader, cluster_id, settings.remote_log_reader_cache_memory_bytes, budget)
-    return GatewayServer(ports, partitions, brokers, limits, metrics, budget, tls)
+    return GatewayServer(ports, partitions, brokers, limits, metrics, budget, deletions, tls)
 
 
 def _ask_brokers(context: RemoteLogContext) -> tuple[ClientSettings, ClusterMetadata]:

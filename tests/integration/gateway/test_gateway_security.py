@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import trustme
-from confluent_kafka import KafkaError, Producer
-from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 
 from servers.guarded_kafka import CLIENT_SECRET, DESCRIBER, READER, GuardedKafka, token_endpoint, unsecured_token
 from support.gateways import (
@@ -123,6 +123,26 @@ def test_without_the_right_to_read_nothing_remote_is_given(sasl: RunningGateway,
 
     assert found.error_code == TOPIC_AUTHORIZATION_FAILED
     assert not found.records
+
+
+def test_without_the_right_to_delete_nothing_remote_is_deleted(
+    site: LiveSite, sasl: RunningGateway, guarded_broker: GuardedKafka
+) -> None:
+    assert site.run("topics", "allow-deletion", TOPIC, "--only", "remote").exit_code == 0
+    admin = AdminClient({**guarded_broker.properties("SASL"), "bootstrap.servers": sasl.bootstrap_servers})
+    wanted = TopicPartition(TOPIC, 0, 1)
+
+    with pytest.raises(KafkaException) as records:
+        admin.delete_records([wanted])[wanted].result(STOP_SECONDS)
+    with pytest.raises(KafkaException) as topics:
+        admin.delete_topics([TOPIC])[TOPIC].result(STOP_SECONDS)
+
+    codes = [each.value.args[0].code() for each in (records, topics)]
+    assert codes == [TOPIC_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED]
+    with site.open() as remote_log:
+        [partition] = [each for each in remote_log.segments.list_partitions() if each.topic == TOPIC]
+        assert remote_log.segments.log_start_offset(partition) == 0
+        assert remote_log.segments.partition_state(partition).delete_state is None
 
 
 def test_a_login_by_token_passes_through(site: LiveSite, guarded_broker: GuardedKafka) -> None:

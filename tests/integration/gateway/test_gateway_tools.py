@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
@@ -95,15 +94,3 @@ def test_tools_describe_topics_and_settings(site: LiveSite, gateway: RunningGate
 
     assert "Leader: 1" in topic
     assert f"segment.ms={1 << 60}" in settings
-
-
-def test_the_tool_that_deletes_records_is_refused(site: LiveSite, gateway: RunningGateway, tmp_path: Path) -> None:
-    wanted = tmp_path / "before.json"
-    wanted.write_text(f'{{"partitions": [{{"topic": "{TOPIC}", "partition": 0, "offset": 390}}], "version": 1}}')
-
-    shown = site.kafka.tool(
-        f"{TOOLS}.DeleteRecordsCommand",
-        *("--bootstrap-server", gateway.bootstrap_servers, "--offset-json-file", wanted),
-    )
-
-    assert "UnsupportedVersionException" in shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -106,6 +106,12 @@ class GatewayMetrics(Collector):
             ["topic"],
             registry=self.registry,
         )
+        self._deletions = Counter(
+            f"{_PREFIX}_remote_deletions",
+            "What clients deleted at the brokers: done remotely too, or left",
+            ["api", "outcome"],
+            registry=self.registry,
+        )
 
     def show_memory(self, budget: MemoryBudget) -> None:
         """Show the memory of all connections."""
@@ -148,6 +154,10 @@ class GatewayMetrics(Collector):
     def skipped(self, topic: str, count: int) -> None:
         """Count offsets that a consumer skips."""
         self._skipped.labels(topic).inc(count)
+
+    def deletes_remotely(self, api: str, outcome: Literal["done", "left"]) -> None:
+        """Count a partition whose records, or a topic that a client deleted."""
+        self._deletions.labels(api, outcome).inc()
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
