@@ -91,7 +91,7 @@ class _Nowhere:
 
 
 def source_alone(root: Path, servers: str) -> float:
-    """Fetch, cut, check and index all closed segments without a store; return the CPU seconds a GB."""
+    """Fetch, roll, check and index all closed segments without a store; return the CPU seconds a GB."""
     with _opened(root, servers) as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "benchmark")
         job = remote_log.write_copy_job("runs/benchmark", begun)
@@ -102,7 +102,7 @@ def source_alone(root: Path, servers: str) -> float:
         cpu = _cpu() - cpu
         outcomes = list(job.outcomes())
     assert all(outcome.failure is None for outcome in outcomes), outcomes
-    return cpu / sum(outcome.metadata.size for outcome in outcomes if outcome.cut) * 1e9
+    return cpu / sum(outcome.metadata.size for outcome in outcomes if outcome.rolled) * 1e9
 
 
 def _opened(root: Path, servers: str) -> RemoteLogManager:

@@ -35,7 +35,7 @@ from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemotePartitionDeleteMetadata,
-    SegmentCut,
+    RolledSegment,
     SegmentState,
 )
 
@@ -201,7 +201,7 @@ def test_a_finished_copy_keeps_its_fields_through_later_steps(store: MetadataSto
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [deleting]
 
 
-CUT = SegmentCut(20, 29, 5_000, (EpochEntry(1, 20), EpochEntry(3, 25)))
+ROLLED = RolledSegment(20, 29, 5_000, (EpochEntry(1, 20), EpochEntry(3, 25)))
 
 
 def a_bounded_segment(lease: Lease) -> RemoteLogSegmentMetadata:
@@ -212,13 +212,13 @@ def test_a_copy_that_cuts_its_segment_sets_offsets_size_and_epochs(store: Metada
     bounded = a_bounded_segment(lease)
     store.segments.add_remote_log_segment_metadata(bounded, lease)
 
-    updated = store.segments.update_remote_log_segment_metadata(a_step(bounded, FINISHED, cut=CUT), lease)
+    updated = store.segments.update_remote_log_segment_metadata(a_step(bounded, FINISHED, rolled=ROLLED), lease)
 
     assert (updated.start_offset, updated.end_offset, updated.size, updated.leader_epochs) == (
-        CUT.start_offset,
-        CUT.end_offset,
-        CUT.size,
-        CUT.leader_epochs,
+        ROLLED.start_offset,
+        ROLLED.end_offset,
+        ROLLED.size,
+        ROLLED.leader_epochs,
     )
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [updated]
     found = {offset: store.segments.remote_log_segment_metadata(ORDERS_0, offset) for offset in (19, 20, 29, 30)}
@@ -228,23 +228,23 @@ def test_a_copy_that_cuts_its_segment_sets_offsets_size_and_epochs(store: Metada
 
 
 @pytest.mark.parametrize(
-    "cut",
+    "rolled",
     [
         None,
-        replace(CUT, start_offset=9),
-        replace(CUT, end_offset=1_000_001),
-        replace(CUT, end_offset=CUT.start_offset - 1),
+        replace(ROLLED, start_offset=9),
+        replace(ROLLED, end_offset=1_000_001),
+        replace(ROLLED, end_offset=ROLLED.start_offset - 1),
     ],
     ids=["none", "starts before the bounds", "ends after the bounds", "ends before it starts"],
 )
 def test_a_copy_that_cuts_its_segment_finishes_only_within_its_bounds(
-    store: MetadataStore, lease: Lease, cut: SegmentCut | None
+    store: MetadataStore, lease: Lease, rolled: RolledSegment | None
 ) -> None:
     bounded = a_bounded_segment(lease)
     store.segments.add_remote_log_segment_metadata(bounded, lease)
 
     with pytest.raises(InvalidTransitionError):
-        store.segments.update_remote_log_segment_metadata(a_step(bounded, FINISHED, cut=cut), lease)
+        store.segments.update_remote_log_segment_metadata(a_step(bounded, FINISHED, rolled=rolled), lease)
 
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [bounded]
 
@@ -254,7 +254,7 @@ def test_a_segment_of_known_offsets_gets_no_others(store: MetadataStore, lease: 
     store.segments.add_remote_log_segment_metadata(segment, lease)
 
     with pytest.raises(InvalidTransitionError):
-        store.segments.update_remote_log_segment_metadata(a_step(segment, FINISHED, cut=CUT), lease)
+        store.segments.update_remote_log_segment_metadata(a_step(segment, FINISHED, rolled=ROLLED), lease)
 
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [segment]
 

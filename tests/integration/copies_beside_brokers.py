@@ -15,7 +15,7 @@ from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.metadata import NO_LEADER
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
-from tiered_storage.remote_log.copy.cutting import SegmentCuts
+from tiered_storage.remote_log.copy.segment_roller import SegmentRoller
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.manager import RemoteLogManager
 
@@ -38,8 +38,8 @@ def each_copied(
         before(known)
         return copy_segment(known, remote_log.storage, SIZES, wall_clock)
 
-    with closing(SegmentCuts(tasks, remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
-        return [cuts.copy(task, copy) for task in tasks]
+    with closing(SegmentRoller(tasks, remote_log.source.access, remote_log.storage, wall_clock)) as roller:
+        return [roller.copy(task, copy) for task in tasks]
 
 
 def up_to(sent: list[Record], end: int) -> list[Record]:

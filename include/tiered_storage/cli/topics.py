@@ -351,7 +351,7 @@ def _refuse_short_margin(remote_log: RemoteLogManager, named: NamedPartition, lo
         return
     partition = named.topic_id_partition
     resolved = effective(decided(remote_log, partition), remote_log.settings, named.configs)
-    rate = 0.0 if log is None or log.uncut is None else write_rate(log, log.uncut, remote_log.clock())
+    rate = 0.0 if log is None or log.unsegmented is None else write_rate(log, log.unsegmented, remote_log.clock())
     least = remote_log.settings.enable_min_retention_margin_ms
     why = why_margin_is_short(named.configs, resolved, least, rate)
     if why is not None:

@@ -108,8 +108,8 @@ def _check_rights_to_copy(source: SegmentSource, topics: list[str], logs: list[P
     for topic in islice(topics_without(AclOperation.READ, source.access, topics), MOST_PARTITIONS_NAMED):
         message = f"topic {topic}: the login lacks the right Read, so nothing of it is copied"
         yield wrong(_NAME, message, grant("Read", f"--topic {topic}", TO_COPY))
-    uncut = [log.uncut for log in logs if log.uncut is not None]
-    if uncut and all(one.size_on_disk is None and one.rules.files is None for one in uncut):
+    unsegmented = [log.unsegmented for log in logs if log.unsegmented is not None]
+    if unsegmented and all(one.size_on_disk is None and one.rules.files is None for one in unsegmented):
         message = "the login may not see the sizes of logs, so bursts of large records may be copied later"
         yield note(_NAME, message, grant("Describe", "--cluster", TO_COPY))
 

@@ -41,7 +41,7 @@ _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _MOST_SHOWN: Final = 100
 """Characters of a value that a message shows."""
 _LEAST_SEGMENT: Final = 1 << 20
-"""No retention.bytes makes a copy cut smaller segments (bytes) than this."""
+"""No retention.bytes makes a copy roll smaller segments (bytes) than this."""
 _READ: Final = (
     "cleanup.policy",
     "index.interval.bytes",
@@ -57,7 +57,7 @@ _READ: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigs:
-    """How a copy cuts a topic's segments (bytes, ms), as its brokers roll, and whether those compact or tier it.
+    """How a copy rolls a topic's segments (bytes, ms), as its brokers roll, and whether those compact or tier it.
 
     The brokers delete records after `retention_ms`, and the oldest of a partition beyond `retention_bytes`; -1: no
     limit. If `retention_bytes` would delete records before a segment is full, `segment_bytes` is half of it, so that a

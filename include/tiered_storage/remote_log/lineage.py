@@ -97,7 +97,7 @@ def trusted_lineage(known: Sequence[EpochEntry], log: PartitionLog | None) -> tu
 
 def _where_the_leader_is(log: PartitionLog) -> str:
     """Return how the source comes to show the log of the partition's present leader, for a person."""
-    if log.uncut is None:
+    if log.unsegmented is None:
         return "name the log directory of its present leader in log.dirs"
     return (
         "the next run asks its leader again; if that changes nothing, let bootstrap.servers lead to the cluster that "

@@ -27,7 +27,7 @@ MAX_EARLIER_LOG_STARTS = 200
 """How many moves are kept per partition; beyond that, moves close together relative to their age are merged."""
 
 UNKNOWN_SIZE = 0
-"""The size of a segment that its copy cuts out of a cluster's answers, until the copy has finished."""
+"""The size of a segment that its copy rolls from a cluster's answers, until the copy has finished."""
 
 _BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -111,7 +111,7 @@ class RemoteLogSegmentMetadata:
     `end_offset` is inclusive: the next segment's base offset - 1. Timestamps are ms. `custom_metadata` belongs to the
     RemoteStorageManager that returned it. `fencing_number` is that of the lease under which the copy began.
 
-    While a copy cuts its segment itself, only bounds are known: the segment lies within the offsets, and its `size` is
+    While a copy rolls its segment itself, only bounds are known: the segment lies within the offsets, and its `size` is
     UNKNOWN_SIZE. The update that finishes the copy has the rest.
     """
 
@@ -170,38 +170,38 @@ class RemoteLogSegmentMetadata:
                 f"{self.segment_id} (offsets {self.start_offset} to {self.end_offset}) is {self.state.name} "
                 f"and cannot become {update.state.name}"
             )
-        if update.cut is None and self.is_bounded_only and update.state is SegmentState.COPY_SEGMENT_FINISHED:
+        if update.rolled is None and self.is_bounded_only and update.state is SegmentState.COPY_SEGMENT_FINISHED:
             raise InvalidTransitionError(
                 f"{self.segment_id}: its copy finished without its offsets, which lie within {self.start_offset} to "
                 f"{self.end_offset}"
             )
         return replace(
-            self if update.cut is None else self._cut(update.cut),
+            self if update.rolled is None else self._as_rolled(update.rolled),
             state=update.state,
             event_timestamp=update.event_timestamp,
             custom_metadata=self.custom_metadata if update.custom_metadata is None else update.custom_metadata,
             max_timestamp=self.max_timestamp if update.max_timestamp is None else update.max_timestamp,
         )
 
-    def _cut(self, cut: SegmentCut) -> Self:
-        is_within = self.start_offset <= cut.start_offset <= cut.end_offset <= self.end_offset
+    def _as_rolled(self, rolled: RolledSegment) -> Self:
+        is_within = self.start_offset <= rolled.start_offset <= rolled.end_offset <= self.end_offset
         if not (self.is_bounded_only and is_within):
             raise InvalidTransitionError(
                 f"{self.segment_id} (offsets {self.start_offset} to {self.end_offset}, {self.size} bytes) cannot "
-                f"become a segment of the offsets {cut.start_offset} to {cut.end_offset}"
+                f"become a segment of the offsets {rolled.start_offset} to {rolled.end_offset}"
             )
         return replace(
             self,
-            start_offset=cut.start_offset,
-            end_offset=cut.end_offset,
-            size=cut.size,
-            leader_epochs=cut.leader_epochs,
+            start_offset=rolled.start_offset,
+            end_offset=rolled.end_offset,
+            size=rolled.size,
+            leader_epochs=rolled.leader_epochs,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentCut:
-    """What a copy learned of the segment that it cut itself; `end_offset` is inclusive, `size` in bytes."""
+class RolledSegment:
+    """What a copy learned of the segment that it rolled itself; `end_offset` is inclusive, `size` in bytes."""
 
     start_offset: int
     end_offset: int
@@ -213,7 +213,7 @@ class SegmentCut:
 class RemoteLogSegmentMetadataUpdate:
     """A state change of a segment. The end of a copy also sets the largest timestamp (ms) that it read.
 
-    `cut` is set by the copy of a segment of which only bounds were known.
+    `rolled` is set by the copy of a segment of which only bounds were known.
     """
 
     segment_id: RemoteLogSegmentId
@@ -221,7 +221,7 @@ class RemoteLogSegmentMetadataUpdate:
     event_timestamp: int
     custom_metadata: bytes | None = None
     max_timestamp: int | None = None
-    cut: SegmentCut | None = None
+    rolled: RolledSegment | None = None
     __pydantic_config__: ClassVar[ConfigDict] = _BYTES_AS_BASE64
 
 

@@ -47,7 +47,7 @@ LIMITS = {
 }
 """The limits of a topic that brokers have too: our field, and Kafka's name."""
 SEGMENTS = {"segment_bytes": "segment.bytes", "segment_ms": "segment.ms"}
-"""How a copy from a running cluster cuts segments, likewise."""
+"""How a copy from a running cluster rolls segments, likewise."""
 
 
 NOTHING_HELD = HeldLimits()

@@ -146,7 +146,7 @@ class TopicSettings(PropertyModel):
         at_most=(1 << 31) - 1,
         special=AS_THE_BROKERS,
     )
-    """How large the segments are that a copy from a running cluster cuts. Segments of log directories stay as they
+    """How large the segments are that a copy from a running cluster rolls. Segments of log directories stay as they
     are."""
 
     segment_ms: Whole = setting(

@@ -32,7 +32,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 )
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.copy.copier import copy_segment
-from tiered_storage.remote_log.copy.cutting import SegmentCuts
+from tiered_storage.remote_log.copy.segment_roller import SegmentRoller
 from tiered_storage.remote_log.copy.tasks import CopyTask
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.source.fetched_log import FetchedLog
@@ -65,12 +65,12 @@ def site(kafka: RealKafka, tmp_path: Path, request: pytest.FixtureRequest) -> Li
 
 @pytest.fixture
 def no_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail a copy that cuts anything by Fetch."""
+    """Fail a copy that rolls anything from Fetch."""
 
     def refuse(*_: object) -> None:
-        raise AssertionError("a segment was cut by Fetch")
+        raise AssertionError("a segment was rolled from Fetch")
 
-    monkeypatch.setattr(FetchedLog, "cut", refuse)
+    monkeypatch.setattr(FetchedLog, "next_segment", refuse)
 
 
 def everything_below(directory: Path) -> dict[str, tuple[int, int, int]]:
@@ -336,8 +336,8 @@ def test_a_segment_that_is_deleted_while_it_is_read_is_whole(site: LiveSite, mon
             return send(metadata, replace(data, chunks=deleted()))  # type: ignore[arg-type, type-var]
 
         monkeypatch.setattr(storage, "copy_log_segment_data", late)
-        with closing(SegmentCuts(begun.tasks, remote_log.source.access, storage, wall_clock)) as cuts:
-            outcome = cuts.copy(begun.tasks[0], lambda known: copy_segment(known, storage, small, wall_clock))
+        with closing(SegmentRoller(begun.tasks, remote_log.source.access, storage, wall_clock)) as roller:
+            outcome = roller.copy(begun.tasks[0], lambda known: copy_segment(known, storage, small, wall_clock))
         monkeypatch.undo()
         report = remote_log.commit_copy([outcome])
         [committed] = report.committed
@@ -431,5 +431,5 @@ def test_doctor_finds_the_directories_of_the_broker(site: LiveSite) -> None:
 
 
 def _with_files(task: CopyTask, files: LeaderFiles) -> CopyTask:
-    assert task.cut is not None
-    return replace(task, cut=replace(task.cut, rules=replace(task.cut.rules, files=files)))
+    assert task.roll is not None
+    return replace(task, roll=replace(task.roll, rules=replace(task.roll.rules, files=files)))

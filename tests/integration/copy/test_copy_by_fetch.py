@@ -15,7 +15,7 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
-from tiered_storage.remote_log.copy.cutting import SegmentCuts
+from tiered_storage.remote_log.copy.segment_roller import SegmentRoller
 from tiered_storage.remote_log.jobs.throttle import QuotaLimit
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
@@ -218,9 +218,9 @@ def test_copies_of_a_topic_that_is_deleted_meanwhile_stay_and_are_named(site: Li
         [shown, *_] = site.run("segments", "--json").rows
         assert (shown["bytes"], shown["state"]) == (None, "COPY_SEGMENT_STARTED")
         sizes = CopySizes(1 << 20, 4096, 1 << 20)
-        with closing(SegmentCuts(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
+        with closing(SegmentRoller(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as roller:
             outcomes = [
-                cuts.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+                roller.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
                 for task in begun.tasks
             ]
         client.delete_topic(topic)
@@ -253,13 +253,13 @@ def test_a_segment_that_a_killed_worker_left_is_removed(site: LiveSite) -> None:
     with site.open() as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "killed")
         job = remote_log.write_copy_job("runs/killed", begun)
-        cuts = SegmentCuts(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)
+        roller = SegmentRoller(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)
         sizes = CopySizes(1 << 20, 4096, 1 << 20)
         # Its objects are whole, and no result says so: the second one of the job, so that nobody knows its offsets.
         for task in begun.tasks[:2]:
-            outcome = cuts.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+            outcome = roller.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
             assert outcome.finished
-        cuts.close()
+        roller.close()
         report = remote_log.commit_copy(job.outcomes())
     assert report.committed == ()
     assert "its worker died" in report.failures[0].message
@@ -309,12 +309,12 @@ def test_results_are_committed_only_up_to_a_lost_one(site: LiveSite) -> None:
     with site.open() as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "lost")
         sizes = CopySizes(1 << 20, 4096, 1 << 20)
-        with closing(SegmentCuts(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
+        with closing(SegmentRoller(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as roller:
             outcomes = [
-                cuts.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+                roller.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
                 for task in begun.tasks[:3]
             ]
-        lost = replace(outcomes[1], finished=None, cut=None)
+        lost = replace(outcomes[1], finished=None, rolled=None)
         report = remote_log.commit_copy([outcomes[2], lost, outcomes[0]])
     assert [segment.start_offset for segment in report.committed] == [0]
     assert report.failures
@@ -331,23 +331,23 @@ def test_the_last_copy_of_records_is_kept_though_nobody_knew_its_offsets(site: L
         begun = remote_log.begin_copy(remote_log.plan_copy(), "killed")
         job = remote_log.write_copy_job("runs/killed", begun)
         sizes = CopySizes(1 << 20, 4096, 1 << 20)
-        with closing(SegmentCuts(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
+        with closing(SegmentRoller(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as roller:
             for task in begun.tasks[:2]:
-                last = cuts.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
-        assert last.cut is not None
+                last = roller.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+        assert last.rolled is not None
         remote_log.commit_copy(job.outcomes())
-    client.delete_records(topic, 0, before=last.cut.end_offset + 1)
+    client.delete_records(topic, 0, before=last.rolled.end_offset + 1)
 
     # Until the lease and the grace time are over.
     time.sleep(6)
     expired = site.run("expire")
     assert expired.exit_code == 1
-    assert f"offsets {last.cut.start_offset} to {last.cut.end_offset}" in expired.out + expired.err
+    assert f"offsets {last.rolled.start_offset} to {last.rolled.end_offset}" in expired.out + expired.err
     assert site.run("repair").exit_code == 0
 
     with site.open() as remote_log:
-        assert finished(remote_log)[-1].end_offset == last.cut.end_offset
-    assert read(site, Isolation.READ_UNCOMMITTED) == sent[: last.cut.end_offset + 1]
+        assert finished(remote_log)[-1].end_offset == last.rolled.end_offset
+    assert read(site, Isolation.READ_UNCOMMITTED) == sent[: last.rolled.end_offset + 1]
 
 
 def test_a_topic_that_is_compacted_meanwhile_is_not_committed(site: LiveSite) -> None:
@@ -357,9 +357,9 @@ def test_a_topic_that_is_compacted_meanwhile_is_not_committed(site: LiveSite) ->
     with site.open() as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "meanwhile")
         sizes = CopySizes(1 << 20, 4096, 1 << 20)
-        with closing(SegmentCuts(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
+        with closing(SegmentRoller(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as roller:
             outcomes = [
-                cuts.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+                roller.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
                 for task in begun.tasks
             ]
         client.alter_topic(topic, {"cleanup.policy": "compact"})

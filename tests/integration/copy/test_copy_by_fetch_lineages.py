@@ -21,8 +21,8 @@ from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
-from tiered_storage.remote_log.copy.cutting import SegmentCuts
-from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
+from tiered_storage.remote_log.copy.segment_roller import SegmentRoller
+from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, RollOrder
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.model import Lease
 from tiered_storage.remote_log.read.read_values import Isolation
@@ -199,9 +199,9 @@ def test_whichever_task_begins_knows_the_producers_of_the_last_run(site: LiveSit
     with site.open() as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "turned")
         sizes = CopySizes(1 << 20, 4096, 1 << 20)
-        with closing(SegmentCuts(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
+        with closing(SegmentRoller(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as roller:
             outcomes = [
-                cuts.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+                roller.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
                 for task in reversed(begun.tasks[:2])
             ]
         assert len(remote_log.commit_copy(outcomes).committed) == 2
@@ -229,13 +229,13 @@ def test_producers_are_known_where_a_later_leader_truncated_a_remote_segment(sit
         at = rows[len(rows) // 2]
         log = remote_log.source.partition(truncated.topic_id_partition)
         assert log is not None
-        assert log.uncut is not None
+        assert log.unsegmented is not None
         task = CopyTask(
             replace(truncated, start_offset=at, end_offset=log.last_stable_offset - 1, size=0),
             Lease(truncated.topic_id_partition, "test", 1, 0),
             SegmentLocation("kafka://"),
             log.leader_epochs,
-            cut=CutOrder(log.uncut.rules, at, SEGMENT_BYTES, (before, truncated)),
+            roll=RollOrder(log.unsegmented.rules, at, SEGMENT_BYTES, (before, truncated)),
         )
         found: list[tuple[ProducerSnapshotEntry, ...]] = []
 
@@ -246,8 +246,8 @@ def test_producers_are_known_where_a_later_leader_truncated_a_remote_segment(sit
             return CopyOutcome(known, None)
 
         ends: list[int] = []
-        with closing(SegmentCuts([task], remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
-            assert cuts.copy(task, kept).failure is None
+        with closing(SegmentRoller([task], remote_log.source.access, remote_log.storage, wall_clock)) as roller:
+            assert roller.copy(task, kept).failure is None
 
     state = ProducerState(0, batches_kept=1)
     for segment in site.local():

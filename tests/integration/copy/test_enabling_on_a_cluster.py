@@ -305,7 +305,7 @@ def test_a_limit_that_is_confirmed_here_counts_at_once(site: Site, topic: str) -
     assert {row["state"] for row in site.done("segments", "--topics", topic).rows} <= {"DELETE_SEGMENT_STARTED"}
 
 
-def test_a_copy_cuts_by_our_segment_bytes_in_place_of_the_brokers(site: Site, topic: str) -> None:
+def test_a_copy_rolls_by_our_segment_bytes_in_place_of_the_brokers(site: Site, topic: str) -> None:
     client = site.kafka.client
     client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
     client.produce(topic, fresh(6000), batch_num_messages=50)

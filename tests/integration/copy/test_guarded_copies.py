@@ -92,7 +92,7 @@ def test_a_worker_logs_in(site: LiveSite, spark_submit: SparkSubmit) -> None:
     outcomes, _ = spark_submit(site, "runs/first/1")
 
     with site.open() as remote_log:
-        assert len(finished(remote_log)) == len([each for each in outcomes if each.cut is not None]) > 1
+        assert len(finished(remote_log)) == len([each for each in outcomes if each.rolled is not None]) > 1
     assert ensure_as_stored(site) > 1
     site.audited()
 

@@ -111,17 +111,17 @@ def made_or_read(
 def copy_rows(due: CopyPlan) -> list[tuple[object, ...]]:
     """Return a row a segment that a copy run would copy: partition, first and last offset, bytes, and its file.
 
-    Segments that the copy cuts itself share a row a partition, since they have the same bounds.
+    Segments that the copy rolls itself share a row a partition, since they have the same bounds.
     """
     rows: list[tuple[object, ...]] = [
         (str(segment.topic_id_partition), segment.base_offset, segment.end_offset, segment.size, segment.location)
         for segment in due.segments
-        if segment.cut is None
+        if segment.roll is None
     ]
     for partition, segments in due.by_partition.items():
-        cut = [segment for segment in segments if segment.cut is not None]
-        if cut:
-            about = f"about {len(cut):,} segments, cut from {cut[0].location}"
-            size = sum(segment.size for segment in cut)
-            rows.append((str(partition), cut[0].base_offset, cut[0].end_offset, size, about))
+        rolled = [segment for segment in segments if segment.roll is not None]
+        if rolled:
+            about = f"about {len(rolled):,} segments, rolled from {rolled[0].location}"
+            size = sum(segment.size for segment in rolled)
+            rows.append((str(partition), rolled[0].base_offset, rolled[0].end_offset, size, about))
     return rows

@@ -14,7 +14,7 @@ INT64_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """How a log is cut into segments and indexed; each field is the Kafka topic setting of the same name.
+    """How a log is rolled and indexed; each field is the Kafka topic setting of the same name.
 
     `segment_bytes`, `segment_index_bytes`, `max_message_bytes` (of one whole batch) and `index_interval_bytes` are
     bytes, `segment_ms` is ms of record time. A record stamped by its producer may be `message_timestamp_before_max_ms`

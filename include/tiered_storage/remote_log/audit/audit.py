@@ -233,8 +233,8 @@ class _Audit:
     ) -> Sequence[Anomaly]:
         if partial := partial_overlaps(segments):
             self.tally.notices.append(
-                f"{partition}: {partial} segments overlap others in part, since replicas cut segments differently: "
-                "readers get each offset once"
+                f"{partition}: {partial} segments overlap others in part, since replicas roll segments at different "
+                "offsets: readers get each offset once"
             )
         local = self.local_logs.range_of(partition) if self.local_logs else None
         state = self.context.segments.partition_state(partition)

@@ -111,8 +111,8 @@ def offset_anomalies(
 def partial_overlaps(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
     """Return how many segments begin inside another and end after it, with the same leaders where they overlap.
 
-    Replicas cut segments differently, so this is normal if copying continued from another replica: both are needed, and
-    readers get each offset once.
+    Replicas roll segments at different offsets, so this is normal if copying continued from another replica: both are
+    needed, and readers get each offset once.
     """
     return sum(other.end_offset > one.end_offset for one, other in _overlapping(segments))
 

@@ -249,8 +249,8 @@ def _was_visible(segment: RemoteLogSegmentMetadata | None) -> bool:
 
 
 def _place(outcome: CopyOutcome) -> tuple[bool, int]:
-    """Return what sorts outcomes by their offsets; if a copy ended before it cut its segment, those are unknown."""
-    return outcome.task.cut is not None and outcome.cut is None, outcome.metadata.start_offset
+    """Return what sorts outcomes by their offsets; if a copy ended before it rolled its segment, those are unknown."""
+    return outcome.task.roll is not None and outcome.rolled is None, outcome.metadata.start_offset
 
 
 def _is_known(outcome: CopyOutcome, known: Mapping[RemoteLogSegmentId, RemoteLogSegmentMetadata]) -> bool:
@@ -260,7 +260,7 @@ def _is_known(outcome: CopyOutcome, known: Mapping[RemoteLogSegmentId, RemoteLog
 def _ended_unused(
     outcomes: Iterable[CopyOutcome], known: Mapping[RemoteLogSegmentId, RemoteLogSegmentMetadata], clock: Clock
 ) -> Iterator[RemoteLogSegmentMetadataUpdate]:
-    """Yield the steps that end the segments which nothing was cut for: no object was written."""
+    """Yield the steps that end the segments that the log had no records for: no object was written."""
     for segment in _segments_of([each for each in outcomes if each.is_unused], known):
         for state in (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED):
             if segment.state < state:
@@ -288,27 +288,27 @@ def _committable(
         )
         if reason is not None:
             return updates, _Refusal(reason, retriable=True)
-        updates.append(replace(outcome.finished, cut=outcome.cut))
+        updates.append(replace(outcome.finished, rolled=outcome.rolled))
         next_offset = outcome.metadata.end_offset + 1
     return updates, None
 
 
 def _why_apart(outcome: CopyOutcome, next_offset: int | None) -> str | None:
-    """Return why a segment that its copy cut does not follow the one before, whose copy left no result."""
-    order, cut = outcome.task.cut, outcome.cut
-    if order is None or cut is None:
+    """Return why a segment that its copy rolled does not follow the one before, whose copy left no result."""
+    order, rolled = outcome.task.roll, outcome.rolled
+    if order is None or rolled is None:
         return None
     follows = (
-        cut.start_offset <= order.from_offset <= cut.end_offset
+        rolled.start_offset <= order.from_offset <= rolled.end_offset
         if next_offset is None
-        else (cut.start_offset == next_offset)
+        else (rolled.start_offset == next_offset)
     )
     if follows:
         return None
     expected = order.from_offset if next_offset is None else next_offset
     return (
-        f"offsets {cut.start_offset} to {cut.end_offset} were copied, but not the offsets before them from {expected} "
-        "on: the next run copies all of them"
+        f"offsets {rolled.start_offset} to {rolled.end_offset} were copied, but not the offsets before them from "
+        f"{expected} on: the next run copies all of them"
     )
 
 
@@ -379,9 +379,9 @@ def _why_outdated(copied: RemoteLogSegmentMetadata, local: _Local) -> str | None
 
 def _why_led_elsewhere(outcome: CopyOutcome, local: _Local) -> str | None:
     """Return why the files that were copied are no longer the leader's: a follower's may lack what is stable now."""
-    order, uncut = outcome.task.cut, local.log.uncut
+    order, unsegmented = outcome.task.roll, local.log.unsegmented
     before = None if order is None else order.rules.files
-    now = None if uncut is None else uncut.rules.files
+    now = None if unsegmented is None else unsegmented.rules.files
     if before is None or now is None or before.broker == now.broker:
         return None
     copied = outcome.metadata

@@ -179,7 +179,7 @@ def forked_copies(
         return None
 
     # The lineage decides for the others: only a cluster's leader has what would be compared.
-    shown = {partition: [each for each in due if each.cut is None] for partition, due in planned.items()}
+    shown = {partition: [each for each in due if each.roll is None] for partition, due in planned.items()}
     items = [item for item in shown.items() if item[1]]
     if len(items) <= 1:
         found = [look(item) for item in items]

@@ -27,7 +27,7 @@ from typing import Self
 from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
-from tiered_storage.remote_log.copy.cutting import SegmentCuts, left_out
+from tiered_storage.remote_log.copy.segment_roller import SegmentRoller, left_out
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
 from tiered_storage.remote_log.jobs.messages import CopyFailure
@@ -134,8 +134,8 @@ class CopyJob:
             def copy(task: CopyTask) -> CopyOutcome:
                 return copy_segment(task, storage, sizes, clock, history, progress.moved, limit)
 
-            with closing(SegmentCuts(tasks, access, storage, clock, fetched, sizes.window)) as cuts:
-                for outcome in _copied(tasks, lambda task: cuts.copy(task, copy), limit):
+            with closing(SegmentRoller(tasks, access, storage, clock, fetched, sizes.window)) as roller:
+                for outcome in _copied(tasks, lambda task: roller.copy(task, copy), limit):
                     results.add(outcome)
                     progress.ended()
                     copied += outcome.failure is None

@@ -19,8 +19,8 @@ from tiered_storage.errors import (
     UnsupportedTopicError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.copy.roll_plan import RollTimes, as_the_topic_rolls, find_gap, plan_rolls
 from tiered_storage.remote_log.copy.tasks import CopyPlan, PlannedSegment, SeenLineage
-from tiered_storage.remote_log.copy.uncut_plan import CutTimes, as_the_topic_rolls, find_gap, plan_cuts
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.enabling.topic_watch import TopicWatch
 from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_lineage
@@ -34,8 +34,8 @@ from tiered_storage.remote_log.source.partition_log import (
     LocalSegment,
     PartitionLog,
     SegmentLocation,
-    UncutLog,
     UnreadablePartition,
+    UnsegmentedLog,
     name_of,
 )
 from tiered_storage.remote_log.source.segment_age import first_timestamp, is_indexed_since, magic
@@ -54,7 +54,7 @@ class CopySelection:
 
     `window_end` (ms) is set for a backfill. It takes, in order, only segments whose successor began at or before it: a
     bad timestamp can only hold a backfill back. `now` (ms) is the time for the lag of topics (remote.copy.lag.ms,
-    remote.copy.lag.bytes), for which segments wait; None: no segment waits, and none is cut because it is old.
+    remote.copy.lag.bytes), for which segments wait; None: no segment waits, and none is rolled because it is old.
     """
 
     scope: Selection = EVERYTHING
@@ -115,8 +115,10 @@ def plan_copy(
         try:
             looked.append(
                 looking.at_segments(log, decision.settings, state)
-                if (uncut := log.uncut) is None
-                else looking.at_uncut(log, as_the_topic_rolls(uncut, decision.settings), decision.settings, state)
+                if (unsegmented := log.unsegmented) is None
+                else looking.at_unsegmented(
+                    log, as_the_topic_rolls(unsegmented, decision.settings), decision.settings, state
+                )
             )
             watch.compare_retention(log, decision)
         except RemoteMetadataError:
@@ -226,27 +228,29 @@ class _Looking:
         why_not = None if uncopyable is None else Finding(str(partition), str(uncopyable))
         return _Found(due, _newly_seen(partition, lineage, state), notices, why_not, waiting)
 
-    def at_uncut(self, log: PartitionLog, uncut: UncutLog, topic: TopicSettings, state: PartitionState) -> _Found:
-        """Look at a log whose segments the copy cuts itself."""
+    def at_unsegmented(
+        self, log: PartitionLog, unsegmented: UnsegmentedLog, topic: TopicSettings, state: PartitionState
+    ) -> _Found:
+        """Look at a log whose segments the copy rolls itself."""
         partition, selection = log.topic_id_partition, self.selection
-        if uncut.elsewhere is not None:
+        if unsegmented.elsewhere is not None:
             # Not even a lineage: a lease here would keep the worker that sees the files from its work.
-            return _Found([], [], [], None, 0, (partition, uncut.elsewhere))
+            return _Found([], [], [], None, 0, (partition, unsegmented.elsewhere))
         lineage, coverage = self._covered(log, state)
         seen = _newly_seen(partition, lineage, state)
         gap = find_gap(log, coverage, state)
         if gap is not None and not topic.copy_over_gaps:
             return _Found([], seen, [], Finding(str(partition), f"{gap}: {gap.remedy}"), 0)
         lost = [] if gap is None else [Finding(str(partition), f"{gap}: {gap.loss}")]
-        times = CutTimes(selection.now, selection.window_end)
-        cuts = plan_cuts(log, uncut, coverage, state, topic, times, selection.max_segments)
-        if cuts is None:
+        times = RollTimes(selection.now, selection.window_end)
+        rolls = plan_rolls(log, unsegmented, coverage, state, topic, times, selection.max_segments)
+        if rolls is None:
             return _Found([], seen, lost, None, 0)
         place = SegmentLocation(f"{CLUSTER_SCHEME}://{partition.cluster_id}/{partition}")
-        epochs = up_to(lineage, cuts.end_offset)
+        epochs = up_to(lineage, rolls.end_offset)
         due = [
-            PlannedSegment(partition, place, cuts.start_offset, cuts.end_offset, size, epochs, uncut.rules)
-            for size in cuts.sizes
+            PlannedSegment(partition, place, rolls.start_offset, rolls.end_offset, size, epochs, unsegmented.rules)
+            for size in rolls.sizes
         ]
         # From the copy on the remote log shows the gap, so that no later plan finds it.
         return _Found(due, seen, [], None, 0, alarms=tuple(lost))

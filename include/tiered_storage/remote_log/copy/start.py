@@ -16,7 +16,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.forked_log import forked_copies
 from tiered_storage.remote_log.copy.plan import why_deleted
-from tiered_storage.remote_log.copy.tasks import CopyPlan, CopyTask, CutOrder, PlannedSegment
+from tiered_storage.remote_log.copy.tasks import CopyPlan, CopyTask, PlannedSegment, RollOrder
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import merged, up_to, whole_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import (
@@ -207,14 +207,14 @@ def _tasks(
     due = [each for each in planned if _is_due(each, coverage, log_start)]
     encoding = context.encoding_of(lease.topic_id_partition) if due else PLAIN
     for segment in due:
-        start = segment.base_offset if segment.cut is None else _lowest_start(segment, coverage)
+        start = segment.base_offset if segment.roll is None else _lowest_start(segment, coverage)
         started = RemoteLogSegmentMetadata(
             segment_id=RemoteLogSegmentId(lease.topic_id_partition, new_segment_id()),
             start_offset=start,
             end_offset=segment.end_offset,
             max_timestamp=-1,
             event_timestamp=context.clock(),
-            size=segment.size if segment.cut is None else UNKNOWN_SIZE,
+            size=segment.size if segment.roll is None else UNKNOWN_SIZE,
             leader_epochs=epochs_within(lineage, start, segment.end_offset),
             fencing_number=lease.fencing_number,
         )
@@ -224,25 +224,25 @@ def _tasks(
         after = before if before is not continued else None
         continued = before
         order = None
-        if segment.cut is not None:
+        if segment.roll is not None:
             truncated = coverage.truncated_at(segment.base_offset)
-            order = CutOrder(segment.cut, segment.base_offset, segment.size, truncated)
+            order = RollOrder(segment.roll, segment.base_offset, segment.size, truncated)
         readable_from = max(first, log_start)
         tasks.append(CopyTask(started, lease, segment.location, lived, readable_from, after, encoding, order))
     return tasks
 
 
 def _is_due(segment: PlannedSegment, coverage: Coverage, log_start: int) -> bool:
-    """Return whether the remote log still lacks `segment`; one that is to be cut must begin where the remote log ends.
+    """Return whether the remote log still lacks `segment`; one that the copy rolls must begin at its end.
 
     If another run copied some of it meanwhile, the next run plans what is left.
     """
-    end = segment.end_offset if segment.cut is None else segment.base_offset
+    end = segment.end_offset if segment.roll is None else segment.base_offset
     return coverage.lacks(segment.base_offset, end, log_start)
 
 
 def _lowest_start(segment: PlannedSegment, coverage: Coverage) -> int:
-    """Return the lowest offset that a segment may have which is cut from `segment` on: its first batch may be older."""
+    """Return the lowest offset of a segment that is rolled from `segment` on: its first batch may be older."""
     before = [covered.end_offset + 1 for covered in coverage.ranges if covered.end_offset < segment.base_offset]
     return before[-1] if before else 0
 

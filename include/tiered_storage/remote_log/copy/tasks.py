@@ -15,10 +15,10 @@ from tiered_storage.remote_log.model import (
     Lease,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
-    SegmentCut,
+    RolledSegment,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.source.partition_log import CutRules, PlannedLocation
+from tiered_storage.remote_log.source.partition_log import PlannedLocation, RollRules
 from tiered_storage.remote_log.storage.transforms.encoding import PLAIN, Encoding
 
 
@@ -26,7 +26,7 @@ from tiered_storage.remote_log.storage.transforms.encoding import PLAIN, Encodin
 class PlannedSegment:
     """A closed local segment that is due. `end_offset` is inclusive; `lineage` has all known leaders up to it.
 
-    With `cut` the copy cuts the segment itself: it lies within the offsets, which all such segments of the partition
+    With `roll` the copy rolls the segment itself: it lies within the offsets, which all such segments of the partition
     share, and `size` is an estimate.
     """
 
@@ -36,7 +36,7 @@ class PlannedSegment:
     end_offset: int
     size: int
     lineage: tuple[EpochEntry, ...]
-    cut: CutRules | None = None
+    roll: RollRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +107,15 @@ class CopyPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class CutOrder:
-    """How the copy cuts its segment out of a running cluster's log: the next one, from `from_offset` (inclusive) on.
+class RollOrder:
+    """How the copy rolls its segment of a running cluster's log: the next one, from `from_offset` (inclusive) on.
 
-    All segments that a run cuts of a partition share this and the bounds in their metadata. `size` is an estimate.
+    All segments that a run rolls of a partition share this and the bounds in their metadata. `size` is an estimate.
     A later leader may have truncated a remote segment at `from_offset`: `truncated` then holds that segment, preceded
     by the one that ends where it begins, if there is one. They show the producers at `from_offset`.
     """
 
-    rules: CutRules
+    rules: RollRules
     from_offset: int
     size: int
     truncated: tuple[RemoteLogSegmentMetadata, ...] = ()
@@ -127,7 +127,7 @@ class CopyTask:
 
     `readable_from` is the first offset (inclusive) of the partition that readers are given once this is committed.
     `after` is the remote segment that it continues, if no other task of the run continues it: the local log must have
-    the same batches. `encoding` is what the topic's settings ask for. With `cut`, `metadata` has only bounds.
+    the same batches. `encoding` is what the topic's settings ask for. With `roll`, `metadata` has only bounds.
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -137,12 +137,12 @@ class CopyTask:
     readable_from: int = 0
     after: RemoteLogSegmentMetadata | None = None
     encoding: Encoding = PLAIN
-    cut: CutOrder | None = None
+    roll: RollOrder | None = None
 
     @property
     def size(self) -> int:
-        """The bytes to copy; an estimate if the copy cuts the segment itself."""
-        return self.metadata.size if self.cut is None else self.cut.size
+        """The bytes to copy; an estimate if the copy rolls the segment itself."""
+        return self.metadata.size if self.roll is None else self.roll.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class CopyOutcome:
     `notices` are worth knowing (an index rebuilt because it was missing). `seconds` of work; `library` is the
     folder that the worker's code came from.
 
-    `cut` is the segment that the copy cut itself, if it got so far. `is_unused`: the log had no further segment to cut,
+    `rolled` is the segment that the copy rolled itself, if it got so far. `is_unused`: the log had no further segment,
     and nothing was written.
     """
 
@@ -165,7 +165,7 @@ class CopyOutcome:
     notices: tuple[str, ...] = ()
     seconds: float = 0.0
     library: str = ""
-    cut: SegmentCut | None = None
+    rolled: RolledSegment | None = None
     is_unused: bool = False
 
     @property
@@ -175,14 +175,14 @@ class CopyOutcome:
 
     @property
     def metadata(self) -> RemoteLogSegmentMetadata:
-        """The metadata that the copy began with, and with what it cut, as far as that is known."""
+        """The metadata that the copy began with, and with what it rolled, as far as that is known."""
         begun = self.task.metadata
-        if self.cut is None:
+        if self.rolled is None:
             return begun
         return replace(
             begun,
-            start_offset=self.cut.start_offset,
-            end_offset=self.cut.end_offset,
-            size=self.cut.size,
-            leader_epochs=self.cut.leader_epochs,
+            start_offset=self.rolled.start_offset,
+            end_offset=self.rolled.end_offset,
+            size=self.rolled.size,
+            leader_epochs=self.rolled.leader_epochs,
         )

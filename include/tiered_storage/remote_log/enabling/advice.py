@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.enabling.retention_margin import why_margin_is_short, write_rate
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.partition_log import PartitionLog, UncutLog, UnreadablePartition
+from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition, UnsegmentedLog
 from tiered_storage.remote_log.source.segment_age import first_timestamp
 from tiered_storage.remote_log.tiering_policy import effective, refuse_compacted, refuse_log
 from tiered_storage.settings.settings import Settings
@@ -126,7 +126,7 @@ def advise(context: RemoteLogContext, is_meant: Callable[[str], bool]) -> tuple[
         name = log.topic if isinstance(log, UnreadablePartition) else log.topic_id_partition.topic
         if not log.is_internal and is_meant(name):
             found[name] = found.get(name, TopicAdvice(name)) + _advice_on(log, context)
-            if isinstance(log, PartitionLog) and log.uncut is not None and log.uncut.size_on_disk is None:
+            if isinstance(log, PartitionLog) and log.unsegmented is not None and log.unsegmented.size_on_disk is None:
                 estimated = _ESTIMATED
     return [found[name] for name in sorted(found)], estimated
 
@@ -148,14 +148,14 @@ def _advice_on(log: PartitionLog | UnreadablePartition, context: RemoteLogContex
         topic = effective(context.decided_topic(partition), context.settings, log.configs)
         refuse_compacted(partition.topic, topic)
         refuse_log(log)
-        shown = _shown(log, log.uncut, topic, context.clock())
+        shown = _shown(log, log.unsegmented, topic, context.clock())
         least = context.settings.enable_min_retention_margin_ms
         problem = None
         if log.configs is not None:
             problem = why_margin_is_short(log.configs, topic, least, shown.bytes_a_ms)
     except (TieredStorageError, OSError) as error:
         return TopicAdvice(partition.topic, 1, problem=str(error))
-    replicas = 1 if log.uncut is None else log.uncut.replicas
+    replicas = 1 if log.unsegmented is None else log.unsegmented.replicas
     return replace(_in_a_month(partition.topic, shown, topic, replicas), problem=problem)
 
 
@@ -170,19 +170,19 @@ class _Shown:
     segment_ms: int
 
 
-def _shown(log: PartitionLog, uncut: UncutLog | None, topic: TopicSettings, now: int) -> _Shown:
+def _shown(log: PartitionLog, unsegmented: UnsegmentedLog | None, topic: TopicSettings, now: int) -> _Shown:
     """Look at a log. Raises SourceClusterError and OSError."""
-    if uncut is None:
+    if unsegmented is None:
         sizes = [segment.size for segment in log.closed_segments]
         typical = max(sizes, default=0) or sum(segment.size for segment in log.segments)
         return _Shown(sum(segment.size for segment in log.segments), sum(sizes), _rate_of_files(log), typical, -1)
-    size = uncut.size_on_disk
+    size = unsegmented.size_on_disk
     if size is None:
         offsets = log.readable_end - log.log_start_offset
-        size = int(offsets * uncut.bytes_an_offset(log.log_start_offset)) if offsets else 0
-    segment_bytes = topic.segment_bytes if topic.segment_bytes >= 0 else uncut.rules.segment_bytes
-    segment_ms = topic.segment_ms if topic.segment_ms >= 0 else uncut.rules.tail_ms
-    rate = write_rate(log, uncut, now, windows=(DAY,))
+        size = int(offsets * unsegmented.bytes_an_offset(log.log_start_offset)) if offsets else 0
+    segment_bytes = topic.segment_bytes if topic.segment_bytes >= 0 else unsegmented.rules.segment_bytes
+    segment_ms = topic.segment_ms if topic.segment_ms >= 0 else unsegmented.rules.tail_ms
+    rate = write_rate(log, unsegmented, now, windows=(DAY,))
     return _Shown(size, size - size % segment_bytes, rate, segment_bytes, segment_ms)
 
 

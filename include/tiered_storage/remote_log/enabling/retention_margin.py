@@ -1,7 +1,7 @@
 """How long copies may stop before a topic's brokers delete records that are not copied yet: the margin.
 
-A record may wait for its copy until its tail is old enough to be cut (CutRules.tail_ms) and the topic's lag is over.
-The margin is what then remains of the brokers' retention: by age, and by size at the rate at which the partition is
+A record may wait for its copy until its tail is old enough to roll (RollRules.tail_ms) and the topic's lag is over. The
+margin is what then remains of the brokers' retention: by age, and by size at the rate at which the partition is
 written.
 """
 
@@ -14,7 +14,7 @@ from tiered_storage.settings.topics import TopicSettings
 
 if TYPE_CHECKING:
     from tiered_storage.kafka_wire.topic_configs import TopicConfigs
-    from tiered_storage.remote_log.source.partition_log import PartitionLog, UncutLog
+    from tiered_storage.remote_log.source.partition_log import PartitionLog, UnsegmentedLog
 
 _HOUR: Final = 3_600_000
 _DAY: Final = 24 * _HOUR
@@ -59,21 +59,23 @@ def margin_by_size(configs: TopicConfigs, topic: TopicSettings, bytes_a_ms: floa
     """Return the margin (ms) that the brokers' retention.bytes leaves at a rate; None if it has no limit."""
     if configs.retention_bytes < 0 or bytes_a_ms <= 0:
         return None
-    uncut = topic.segment_bytes if topic.segment_bytes >= 0 else configs.segment_bytes
+    segment_bytes = topic.segment_bytes if topic.segment_bytes >= 0 else configs.segment_bytes
     lagging = 0.0 if topic.remote_copy_lag_ms == 0 else _lagging(topic, bytes_a_ms)
-    return max(0, int((configs.retention_bytes - uncut - lagging) / bytes_a_ms))
+    return max(0, int((configs.retention_bytes - segment_bytes - lagging) / bytes_a_ms))
 
 
-def write_rate(log: PartitionLog, uncut: UncutLog, now: int, windows: Sequence[int] = (_HOUR, _DAY)) -> float:
+def write_rate(
+    log: PartitionLog, unsegmented: UnsegmentedLog, now: int, windows: Sequence[int] = (_HOUR, _DAY)
+) -> float:
     """Return the bytes a ms at which a partition is written: the largest of that in the last `windows` (ms).
 
     Raises SourceClusterError.
     """
     rates = [0.0]
     for window in windows:
-        first = max(uncut.offset_at(now - window), log.log_start_offset)
+        first = max(unsegmented.offset_at(now - window), log.log_start_offset)
         if first < log.readable_end:
-            rates.append((log.readable_end - first) * uncut.bytes_an_offset(first) / window)
+            rates.append((log.readable_end - first) * unsegmented.bytes_an_offset(first) / window)
     return max(rates)
 
 

@@ -64,8 +64,8 @@ class TopicWatch:
         if log.configs is None or name in self._alarms:
             return
         rate = 0.0
-        if log.uncut is not None and log.configs.retention_bytes >= 0:
-            rate = write_rate(log, log.uncut, self._context.clock())
+        if log.unsegmented is not None and log.configs.retention_bytes >= 0:
+            rate = write_rate(log, log.unsegmented, self._context.clock())
         why = why_margin_is_short(log.configs, decision.settings, settings.enable_min_retention_margin_ms, rate)
         if why is not None:
             self._alarms[name] = Finding(name, why)

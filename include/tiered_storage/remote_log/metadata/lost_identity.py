@@ -99,7 +99,7 @@ class LostIdentities:
         """Return whether a running cluster has the log that no setting names, and that nothing was copied from."""
         if self._is_cluster_named or log.topic_id_partition.cluster_id in self._clusters:
             return False
-        return isinstance(log, PartitionLog) and log.uncut is not None
+        return isinstance(log, PartitionLog) and log.unsegmented is not None
 
     @staticmethod
     def _of_unknown_cluster(log: PartitionLog | NamedPartition, so_far: TopicIdPartition) -> str:

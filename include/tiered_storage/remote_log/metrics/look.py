@@ -30,7 +30,7 @@ from tiered_storage.remote_log.metrics.partition_metrics import (
 )
 from tiered_storage.remote_log.model import PartitionState, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.partition_log import PartitionLog, UncutLog, UnreadablePartition
+from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition, UnsegmentedLog
 from tiered_storage.remote_log.source.segment_age import first_timestamp
 from tiered_storage.remote_log.source.segment_source import configured_partitions
 from tiered_storage.remote_log.tiering_policy import Decisions, TieringPolicy
@@ -188,11 +188,11 @@ class _Look:
         if configs is None:
             return None
         margin, lowered = margin_by_age(configs, policy.settings), tuple(lowered_limits(policy, settings, configs))
-        if log.uncut is not None and configs.retention_bytes >= 0:
+        if log.unsegmented is not None and configs.retention_bytes >= 0:
             if self._rates_left <= 0:
                 return BrokerRetention(lowered=lowered)
             self._rates_left -= 1
-            by_size = margin_by_size(configs, policy.settings, write_rate(log, log.uncut, self._now))
+            by_size = margin_by_size(configs, policy.settings, write_rate(log, log.unsegmented, self._now))
             margin = min((each for each in (margin, by_size) if each is not None), default=None)
         is_short = margin is not None and margin < settings.enable_min_retention_margin_ms
         return BrokerRetention(margin, is_short, lowered)
@@ -233,8 +233,8 @@ class _Look:
         start = max(offsets.next_copied or 0, log.log_start_offset)
         if start >= log.last_stable_offset:
             return CopyLag(), 0
-        if log.uncut is not None:
-            return self._uncut_lag(log, log.uncut, start)
+        if log.unsegmented is not None:
+            return self._unsegmented_lag(log, log.unsegmented, start)
         due = [
             each
             for each in log.closed_segments
@@ -248,22 +248,22 @@ class _Look:
         )
         return CopyLag(len(due), sum(each.size for each in due), self._age(sample)), tail
 
-    def _uncut_lag(self, log: PartitionLog, uncut: UncutLog, start: int) -> tuple[CopyLag, int]:
+    def _unsegmented_lag(self, log: PartitionLog, unsegmented: UnsegmentedLog, start: int) -> tuple[CopyLag, int]:
         """Return both of a log whose segments are unseen: by the sizes in the leader's files, or estimated."""
         partition = log.topic_id_partition
         sample = self._samples.get(
-            partition, start, lambda: Sample(uncut.timestamp_at(start), uncut.bytes_an_offset(start))
+            partition, start, lambda: Sample(unsegmented.timestamp_at(start), unsegmented.bytes_an_offset(start))
         )
         density = sample.bytes_an_offset or self._totals.get(partition, _NOTHING).density
         size = int(density * (log.last_stable_offset - start))
-        age, whole = self._age(sample), uncut.rules.segment_bytes
-        if uncut.closed_sizes is not None and uncut.elsewhere is None:
-            sizes = uncut.closed_sizes(start, log.last_stable_offset - 1)
+        age, whole = self._age(sample), unsegmented.rules.segment_bytes
+        if unsegmented.closed_sizes is not None and unsegmented.elsewhere is None:
+            sizes = unsegmented.closed_sizes(start, log.last_stable_offset - 1)
         else:
             sizes = (whole,) * (size // whole)
         if sizes:
             return CopyLag(len(sizes), sum(sizes), age), size
-        if age is not None and age > uncut.rules.tail_ms:
+        if age is not None and age > unsegmented.rules.tail_ms:
             return CopyLag(1, size, age), size
         return CopyLag(), size
 
@@ -279,7 +279,7 @@ def _percent(size: int | None, limit: int) -> int | None:
 
 
 def _local_size(log: PartitionLog) -> int | None:
-    return sum(each.size for each in log.segments) if log.uncut is None else log.uncut.size_on_disk
+    return sum(each.size for each in log.segments) if log.unsegmented is None else log.unsegmented.size_on_disk
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def _with(
 ) -> PastRetention:
     configs = None if log is None else log.configs
     settings = effective(known.topic, context.settings, configs, held_of(partition, configs, context.topics))
-    if log is not None and log.uncut is not None:
+    if log is not None and log.unsegmented is not None:
         remote = RemoteSide.of(partition, context.segments)
         known = replace(known, local=known.local + past_cluster_retention(log, remote, settings, now))
     elif log is not None:

@@ -1,7 +1,7 @@
 """Local logs that running brokers hold, seen by Kafka's protocol.
 
 The cluster says which partitions there are, who leads them, how far they are stable, and by which settings they roll.
-Their segments stay unseen: a copy cuts its own (fetched_log.py). Where broker.log.dirs says how hosts see the brokers'
+Their segments stay unseen: a copy rolls its own (fetched_log.py). Where broker.log.dirs says how hosts see the brokers'
 disks, a copy takes the leader's closed segments from there (leader_log.py).
 """
 
@@ -35,13 +35,13 @@ from tiered_storage.remote_log.source.cluster_trim import ClusterTrim, ConsumerG
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories, closed_sizes
 from tiered_storage.remote_log.source.log_directory_source import derived_topic_id
 from tiered_storage.remote_log.source.partition_log import (
-    CutRules,
     Elsewhere,
     LocalSegment,
     NamedPartition,
     PartitionLog,
-    UncutLog,
+    RollRules,
     UnreadablePartition,
+    UnsegmentedLog,
     name_of,
 )
 from tiered_storage.remote_log.source.segment_source import LocalTrim
@@ -255,7 +255,7 @@ class FetchSource:
         partition = self._identify(found, topic, each.partition)
         leader = topic.partitions[each.partition].leader
         files = None if self._brokers is None else self._brokers.files_of(leader)
-        rules = CutRules(
+        rules = RollRules(
             configs.segment_bytes,
             configs.segment_ms,
             configs.segment_index_bytes,
@@ -277,7 +277,7 @@ class FetchSource:
             topic_id_is_derived=topic.topic_id is None,
             high_watermark=offsets.high_watermark,
             tiered_by_kafka=_tiered(configs, each.topic),
-            uncut=UncutLog(
+            unsegmented=UnsegmentedLog(
                 rules,
                 lambda timestamp: self._offset_at(each, timestamp, offsets),
                 lambda offset: self._bytes_an_offset(each, offset),

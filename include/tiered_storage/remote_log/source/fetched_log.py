@@ -1,4 +1,4 @@
-"""Cut closed segments from the batches that a partition's leader sends, for clusters whose disks this host cannot read.
+"""Roll closed segments from what a partition's leader sends, for clusters whose disks this host cannot read.
 
 The batches go, as the broker stores them, into files in a folder of our own. They roll by the topic's settings as the
 broker does, so what comes out is an ordinary closed segment with its indexes and producer snapshot. Only records below
@@ -11,7 +11,7 @@ copied.
 
 The producers are known if the copy begins at offset 0, or if the last remote segment has a snapshot. Otherwise the
 aborted transactions come from the broker's answers, and the segments have no snapshots. Files of our own then record
-the producers since the start of the cut, so that no copy needs earlier segments.
+the producers since the start of the range, so that no copy needs earlier segments.
 
 Source: LogSegment.shouldRoll of released Kafka.
 """
@@ -53,7 +53,7 @@ from tiered_storage.remote_log.source.log_directory_segment import (
     seen_producers_path,
     write_seen_producers,
 )
-from tiered_storage.remote_log.source.partition_log import FETCHED_SCHEME, CutRules, LocalSegment, SegmentLocation
+from tiered_storage.remote_log.source.partition_log import FETCHED_SCHEME, LocalSegment, RollRules, SegmentLocation
 from tiered_storage.remote_log.source.segment_age import first_timestamp
 
 _SPARE = ".spare"
@@ -64,8 +64,8 @@ _WAIT_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class CutRange:
-    """The offsets to cut segments from: `start_offset` inclusive, `end_offset` exclusive and stable.
+class RollRange:
+    """The offsets to roll segments from: `start_offset` inclusive, `end_offset` exclusive and stable.
 
     The first batch may begin before `start_offset`, where somebody deleted records up to the middle of it.
     With `closes_rest`, less than a whole segment at the end is closed too, however young it is.
@@ -82,8 +82,8 @@ class FetchedLog:
     def __init__(
         self,
         partition: TopicIdPartition,
-        rules: CutRules,
-        wanted: CutRange,
+        rules: RollRules,
+        wanted: RollRange,
         producers: Sequence[ProducerSnapshotEntry] | None,
         folder: Path,
         clock: Clock,
@@ -114,24 +114,24 @@ class FetchedLog:
         self._seen_from: int | None = None
         """Where the fetched batches begin, if the producers before them are unknown."""
 
-    def cut(
+    def next_segment(
         self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None] = lambda _: None
     ) -> LocalSegment | None:
         """Fetch until the next segment is closed, and return it; None if what is wanted holds no further one.
 
         `fetched` is called with the bytes of each answer. The records that are left are closed as a segment too once
-        they are as old as CutRules.tail_ms. Raises SourceClusterError, CorruptRecordError and OSError. After that, or
-        None, nothing more is cut, and no file is left but those of segments that were handed out.
+        they are as old as RollRules.tail_ms. Raises SourceClusterError, CorruptRecordError and OSError. After that, or
+        None, nothing more is rolled, and no file is left but those of segments that were handed out.
         """
         closed = None
         try:
-            closed = None if self._has_ended else self._cut(cluster, buffer, fetched)
+            closed = None if self._has_ended else self._roll(cluster, buffer, fetched)
         finally:
             if closed is None:
                 self._end()
         return closed
 
-    def _cut(self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None]) -> LocalSegment | None:
+    def _roll(self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None]) -> LocalSegment | None:
         while self._next_offset < self._wanted.end_offset:
             waiting = self._waiting or self._fetch(cluster, buffer, fetched)
             if waiting is None:
@@ -179,7 +179,7 @@ class FetchedLog:
             self._active.close()
 
     def _end(self) -> None:
-        """Remove what is no whole segment: other partitions are cut while segments of this one are copied."""
+        """Remove what is no whole segment: other partitions are fetched while segments of this one are copied."""
         self._has_ended = True
         self.close()
         if self._active is not None:
@@ -376,7 +376,7 @@ class _SegmentBeingCut:
     file that is no longer needed costs a third of what new pages do.
     """
 
-    def __init__(self, files: LogSegment, rules: CutRules, clock: Clock, spare: Path | None = None) -> None:
+    def __init__(self, files: LogSegment, rules: RollRules, clock: Clock, spare: Path | None = None) -> None:
         """Create the `.log` file of `files`, out of the file `spare` if there is one. Raises OSError."""
         self.files = files
         self.size = 0
@@ -430,7 +430,7 @@ class _SegmentBeingCut:
             self._descriptor = -1
 
     def _ages(self, batches: BatchTable) -> NDArray[np.int64]:
-        """Return the ms between the first batch and each of `batches`; since the cut began if they have no time."""
+        """Return the ms between the first batch and each of `batches`; since the segment began if they have no time."""
         first = int(batches.max_timestamp[0]) if self._first_timestamp is None else self._first_timestamp
         if first >= 0:
             ages: NDArray[np.int64] = batches.max_timestamp - first

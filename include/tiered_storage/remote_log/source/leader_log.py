@@ -1,9 +1,9 @@
 """Closed segments of a partition, as the files of its running leader, and the rest by Fetch.
 
-Closed segments below the wanted end are handed out as the leader's own files. The rest is cut by Fetch
+Closed segments below the wanted end are handed out as the leader's own files. The rest is rolled from Fetch
 (fetched_log.py): from where the remote log ends inside a segment up to that segment's end, and the active segment's
 records once they are old enough. If the broker compacted away a segment's last batches, everything from that segment to
-the wanted end is cut, since no remote segment may end with such a gap.
+the wanted end is rolled, since no remote segment may end with such a gap.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapsho
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.fetch import FetchBuffer
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
+from tiered_storage.remote_log.source.fetched_log import FetchedLog, RollRange
 from tiered_storage.remote_log.source.leader_files import find_directory, list_leader_segments
 from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
-from tiered_storage.remote_log.source.partition_log import CutRules, LeaderFiles, LocalSegment
+from tiered_storage.remote_log.source.partition_log import LeaderFiles, LocalSegment, RollRules
 
 
 class LeaderLog:
@@ -31,9 +31,9 @@ class LeaderLog:
     def __init__(
         self,
         partition: TopicIdPartition,
-        rules: CutRules,
+        rules: RollRules,
         files: LeaderFiles,
-        wanted: CutRange,
+        wanted: RollRange,
         producers: Callable[[], Sequence[ProducerSnapshotEntry] | None],
         folder: Path,
         clock: Clock,
@@ -50,18 +50,18 @@ class LeaderLog:
         self._folder = folder
         self._clock = clock
         self._next_offset = wanted.start_offset
-        self._fetching: tuple[FetchedLog, CutRange] | None = None
+        self._fetching: tuple[FetchedLog, RollRange] | None = None
         self._fetched: list[FetchedLog] = []
         self._fetched_by: dict[int, FetchedLog] = {}
         self._states: dict[int, Hashable] = {}
         """Those of the leader's segments that were handed out, by base offset, as they were then."""
 
-    def cut(
+    def next_segment(
         self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None] = lambda _: None
     ) -> LocalSegment | None:
         """Return the next closed segment; None if what is wanted holds no further one.
 
-        Raises as FetchedLog.cut, and find_directory, before anything is read if this host does not see the files.
+        Raises as FetchedLog.next_segment, and as find_directory, before it reads, if this host does not see the files.
         """
         while self._next_offset < self._wanted.end_offset:
             if self._fetching is None:
@@ -71,7 +71,7 @@ class LeaderLog:
                     return self._handed(found)
                 self._fetching = self._begin_fetching(directory, found)
             log, part = self._fetching
-            segment = log.cut(cluster, buffer, fetched)
+            segment = log.next_segment(cluster, buffer, fetched)
             if segment is not None:
                 self._fetched_by[segment.base_offset] = log
                 self._next_offset = _after(segment)
@@ -135,13 +135,13 @@ class LeaderLog:
         self._next_offset = _after(segment)
         return segment
 
-    def _begin_fetching(self, directory: Path, inside: LocalSegment | None) -> tuple[FetchedLog, CutRange]:
+    def _begin_fetching(self, directory: Path, inside: LocalSegment | None) -> tuple[FetchedLog, RollRange]:
         """Begin with the rest of the segment that the next offset is `inside`; None: with all that is wanted."""
         start = self._next_offset
         part = (
-            CutRange(start, self._wanted.end_offset)
+            RollRange(start, self._wanted.end_offset)
             if inside is None
-            else CutRange(start, _after(inside), closes_rest=True)
+            else RollRange(start, _after(inside), closes_rest=True)
         )
         folder = self._folder / str(start)
         folder.mkdir()

@@ -60,7 +60,9 @@ def _open_cluster(settings: Settings, client_properties: Mapping[str, str]) -> S
 
 
 def _refuse_segment(location: SegmentLocation, _: ProducerHistory | None) -> OpenSegment:
-    raise InvalidLogDirectoryError(f"{location}: a copy cuts the segments of a running cluster: there is none to open")
+    raise InvalidLogDirectoryError(
+        f"{location}: a copy rolls the segments of a running cluster itself: there is none to open"
+    )
 
 
 LOG_DIRECTORIES = SourceKind(lambda settings: bool(settings.log_dirs), _open_log_directories, _open_file)

@@ -56,12 +56,12 @@ class LeaderFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class CutRules:
-    """How a copy cuts segments out of a log whose own segments it cannot see: as its broker rolls. Sizes in bytes.
+class RollRules:
+    """How a copy rolls segments of a log whose own segments it cannot see: as its broker does. Sizes in bytes.
 
     `fetch_bytes` is how much it asks for at once. Without `has_topic_id` the cluster knows the topic by its name only.
     `retention_ms` is after how long brokers delete records; -1: never. With `files`, closed segments are those of the
-    leader, and only the rest is cut.
+    leader, and the copy rolls only the rest.
     """
 
     segment_bytes: int
@@ -75,7 +75,7 @@ class CutRules:
 
     @property
     def tail_ms(self) -> int:
-        """How old (ms) the first record of less than a whole segment is once that is cut.
+        """How old (ms) the first record of less than a whole segment is once that is rolled.
 
         Brokers delete such records too once their retention is over: half of it is left for copies that come late.
         """
@@ -98,8 +98,8 @@ UNREAD: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class UncutLog:
-    """A log whose segments its source cannot show, so that a copy cuts its own.
+class UnsegmentedLog:
+    """A log whose segments its source cannot show, so that a copy rolls its own.
 
     `offset_at` returns the first offset whose record has a timestamp (ms) or a later one, the end of the log if none
     has. `bytes_an_offset` estimates the bytes an offset takes, from a record or two at the given one; `timestamp_at`
@@ -108,12 +108,12 @@ class UncutLog:
     where it reads on, or UNREAD. It raises if that is unknown of any group, except those it is given. All four ask the
     cluster, and raise SourceClusterError. `size_on_disk` is how many bytes the leader has of it; None: it was not
     asked, or does not tell us.
-    With CutRules.files, `closed_sizes` returns the bytes of each closed segment of the leader with any offset from the
+    With RollRules.files, `closed_sizes` returns the bytes of each closed segment of the leader with any offset from the
     first given one on, and none above the second one. It raises SourceClusterError and InvalidLogDirectoryError.
     `elsewhere` is set if this host cannot read those files. `replicas` is how many brokers have the log.
     """
 
-    rules: CutRules
+    rules: RollRules
     offset_at: Callable[[int], int]
     bytes_an_offset: Callable[[int], float]
     timestamp_at: Callable[[int], int]
@@ -130,7 +130,7 @@ class PartitionLog:
 
     Offsets from `log_start_offset` (inclusive) to `last_stable_offset` (exclusive) are there and will not change.
     `leader_epochs` is the lineage, oldest first. `segments` are in order; the last one is the active one. If the source
-    cannot show them, there are none, and `uncut` says how a copy cuts its own.
+    cannot show them, there are none, and `unsegmented` says how a copy rolls its own.
     `high_watermark` is the offset (exclusive) up to which every replica has the log: what is stable, and after it what
     belongs to open transactions; None if the source does not tell it apart.
     """
@@ -150,7 +150,7 @@ class PartitionLog:
     high_watermark: int | None = None
     tiered_by_kafka: str | None = None
     """Why older records of it may lie in Kafka's own remote tier; None if they cannot."""
-    uncut: UncutLog | None = None
+    unsegmented: UnsegmentedLog | None = None
     configs: TopicConfigs | None = None
     """How its brokers have the topic; None if the source cannot tell."""
 
@@ -165,7 +165,7 @@ class PartitionLog:
         return [segment for segment in self.segments if not segment.is_active]
 
     def epochs_of(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
-        """Return the lineage within [`start_offset`, `end_offset`], its first entry cut to begin there."""
+        """Return the lineage within [`start_offset`, `end_offset`], its first entry changed to begin there."""
         return epochs_within(self.leader_epochs, start_offset, end_offset)
 
 
@@ -222,7 +222,7 @@ def name_of(found: PartitionLog | NamedPartition | UnreadablePartition) -> tuple
 def epochs_within(lineage: Sequence[EpochEntry], start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
     """Return the part of `lineage` that was written in [`start_offset`, `end_offset`], both inclusive.
 
-    The first entry is cut to begin at `start_offset` (KIP-405, segmentLeaderEpochs).
+    The first entry is changed to begin at `start_offset` (KIP-405, segmentLeaderEpochs).
     """
     inside = [entry for entry in lineage if start_offset < entry.start_offset <= end_offset]
     before = [entry for entry in lineage if entry.start_offset <= start_offset]

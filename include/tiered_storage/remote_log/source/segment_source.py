@@ -186,7 +186,7 @@ class SegmentSource(Protocol):
 
     @property
     def shows_segments(self) -> bool:
-        """Whether its logs have segments to open. If not, a copy cuts its own, and nothing else reads the local log."""
+        """Whether its logs have segments to open. If not, a copy rolls its own; nothing else reads the local log."""
         ...
 
     @property

@@ -91,8 +91,8 @@ class RemoteStorageManager(Protocol):
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete all objects of the segment, complete or not; succeed if there are none.
 
-        Find them by the segment's id: if the copy cut its segment itself and never finished, `metadata` has only bounds
-        of its offsets (is_bounded_only).
+        Find them by the segment's id: if the copy rolled its segment itself and never finished, `metadata` has only
+        bounds of its offsets (is_bounded_only).
         """
         ...
 

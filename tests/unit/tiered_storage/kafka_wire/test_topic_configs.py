@@ -1,4 +1,4 @@
-"""How a copy cuts a topic's segments, by the topic's own settings."""
+"""How a copy rolls a topic's segments, by the topic's own settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIB = 1 << 20
         ({"segment.bytes": str(64 * MIB), "internal.segment.bytes": "16384"}, 16384),
     ],
 )
-def test_segments_are_cut_before_the_brokers_delete_what_they_hold(configs: dict[str, str], expected: int) -> None:
+def test_segments_are_rolled_before_the_brokers_delete_what_they_hold(configs: dict[str, str], expected: int) -> None:
     assert TopicConfigs.of(configs).segment_bytes == expected
 
 

@@ -37,11 +37,11 @@ from tiered_storage.remote_log.metadata.sql.database.schema import (
 )
 from tiered_storage.remote_log.metadata.sql.leases import newest_leases
 from tiered_storage.remote_log.metadata.sql.segment_rows import (
-    CUT_COLUMNS,
+    ROLLED_COLUMNS,
     bound_key,
-    cut_values,
     has_bound_key,
     key_values,
+    rolled_values,
     row_of,
     segment_of,
 )
@@ -105,7 +105,7 @@ def _written(values: Mapping[str, ColumnElement[Any]]) -> Update:
 
 
 _WRITE_STEP, _WRITE_STEPS = _writing(_STEP)
-_WRITE_CUT, _WRITE_CUTS = _writing(CUT_COLUMNS)
+_WRITE_ROLLED_ONE, _WRITE_ROLLED = _writing(ROLLED_COLUMNS)
 _KEEP_AS_DELETED = insert(deleted_segments).from_select(segments.columns.keys(), select(segments).where(_HAS_ID))
 _DELETE = delete(segments).where(_HAS_ID)
 
@@ -147,8 +147,8 @@ def update_segments(connection: Connection, steps: Sequence[Step], where: str) -
         if outcome.state is SegmentState.COPY_SEGMENT_FINISHED:
             finished.append(outcome.segment_id)
     if changed:
-        cut = {update.segment_id for update, _ in steps if update.cut is not None} & changed.keys()
-        _write_cuts(connection, [changed[each] for each in cut])
+        rolled = {update.segment_id for update, _ in steps if update.rolled is not None} & changed.keys()
+        _write_rolled(connection, [changed[each] for each in rolled])
         _write_steps(connection, changed.values(), _sequences(connection, finished))
     return outcomes
 
@@ -229,20 +229,20 @@ def _sequences(connection: Connection, finished: Sequence[RemoteLogSegmentId]) -
     return sequences
 
 
-def _write_cuts(connection: Connection, cut: Sequence[RemoteLogSegmentMetadata]) -> None:
-    """Write what copies learned of the segments that they cut themselves."""
-    if not cut:
+def _write_rolled(connection: Connection, rolled: Sequence[RemoteLogSegmentMetadata]) -> None:
+    """Write what copies learned of the segments that they rolled themselves."""
+    if not rolled:
         return
     rows = [
         {
             **bound_key(segment.topic_id_partition),
             "key_segment_id": segment.segment_id.id,
-            **{f"new_{name}": value for name, value in cut_values(segment).items()},
+            **{f"new_{name}": value for name, value in rolled_values(segment).items()},
         }
-        for segment in cut
+        for segment in rolled
     ]
-    execute_for_rows(connection, _WRITE_CUT, _WRITE_CUTS, rows)
-    _raise_spans(connection, cut)
+    execute_for_rows(connection, _WRITE_ROLLED_ONE, _WRITE_ROLLED, rows)
+    _raise_spans(connection, rolled)
 
 
 def _write_steps(

@@ -67,7 +67,7 @@ def row_of(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
     """Return the values of a row of `segments`, without `finish_sequence`."""
     return {
         **key_values(segment.topic_id_partition),
-        **cut_values(segment),
+        **rolled_values(segment),
         "segment_id": segment.segment_id.id,
         "topic": segment.topic_id_partition.topic,
         "max_timestamp": segment.max_timestamp,
@@ -79,16 +79,16 @@ def row_of(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
     }
 
 
-CUT_COLUMNS = ("start_offset", "end_offset", "size", "leader_epochs", "first_epoch", "last_epoch")
-"""The columns that the end of a copy sets if the copy cut its segment itself."""
+ROLLED_COLUMNS = ("start_offset", "end_offset", "size", "leader_epochs", "first_epoch", "last_epoch")
+"""The columns that the end of a copy sets if the copy rolled its segment itself."""
 
 
-def cut_values(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
-    """Return the values of CUT_COLUMNS."""
+def rolled_values(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
+    """Return the values of ROLLED_COLUMNS."""
     epochs = [entry.epoch for entry in segment.leader_epochs]
     text = epochs_text(segment.leader_epochs)
     ends = (min(epochs, default=None), max(epochs, default=None))
-    return dict(zip(CUT_COLUMNS, (segment.start_offset, segment.end_offset, segment.size, text, *ends), strict=True))
+    return dict(zip(ROLLED_COLUMNS, (segment.start_offset, segment.end_offset, segment.size, text, *ends), strict=True))
 
 
 def segment_of(row: Row[Any], where: str) -> RemoteLogSegmentMetadata:

@@ -20,7 +20,13 @@ from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMeta
 from tiered_storage.remote_log.progress import Amount
 from tiered_storage.remote_log.retention.local.plan import DELETED_AS_A_WHOLE, LocalRetentionPlan, is_past
 from tiered_storage.remote_log.source.opening import CLUSTER_SCHEME
-from tiered_storage.remote_log.source.partition_log import UNREAD, LocalSegment, PartitionLog, SegmentLocation, UncutLog
+from tiered_storage.remote_log.source.partition_log import (
+    UNREAD,
+    LocalSegment,
+    PartitionLog,
+    SegmentLocation,
+    UnsegmentedLog,
+)
 from tiered_storage.settings.settings import Settings
 from tiered_storage.settings.topics import TopicSettings
 
@@ -87,9 +93,9 @@ def plan_cluster_retention(
     due, held_back = _due(log, remote, lineage, settings, now)
     if due and log.topic_id_is_derived:
         return replace(plan, held_back=_WITHOUT_TOPIC_ID)
-    if not due or log.uncut is None:
+    if not due or log.unsegmented is None:
         return replace(plan, held_back=held_back)
-    readers = _Readers.of(log, log.uncut, ignored)
+    readers = _Readers.of(log, log.unsegmented, ignored)
     chosen = [held for held in due if held.end <= readers.bound]
     waits = len(chosen) < len(due)
     if waits:
@@ -161,12 +167,12 @@ class _Readers:
     all_ignored: bool
 
     @classmethod
-    def of(cls, log: PartitionLog, uncut: UncutLog, ignored: IgnoredReaders) -> Self:
+    def of(cls, log: PartitionLog, unsegmented: UnsegmentedLog, ignored: IgnoredReaders) -> Self:
         """Ask the cluster, unless the topic itself is named. Raises SourceClusterError."""
         topic = log.topic_id_partition.topic
         if topic in ignored.topics:
             return cls(topic, log.log_start_offset, {}, frozenset(), all_ignored=True)
-        committed = uncut.committed_offsets(ignored.groups)
+        committed = unsegmented.committed_offsets(ignored.groups)
         return cls(topic, log.log_start_offset, committed, ignored.groups, all_ignored=False)
 
     @property

@@ -79,7 +79,7 @@ def test_only_what_was_chosen_is_read(files: RemoteLogFiles) -> None:
         assert [outcome.segment.topic_id_partition.topic for outcome in job.outcomes()] == ["clicks"]
 
 
-def test_segments_are_cut_into_groups_of_about_the_same_size(
+def test_segments_are_divided_into_groups_of_about_the_same_size(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tiered_storage.remote_log.jobs.groups.GROUP_TASKS", 1)

@@ -53,7 +53,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, PassingFinding, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
-from tiered_storage.remote_log.source.partition_log import CutRules, PartitionLog, UncutLog
+from tiered_storage.remote_log.source.partition_log import PartitionLog, RollRules, UnsegmentedLog
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 ENABLED = {"remote.storage.enable": True}
@@ -633,14 +633,14 @@ def test_a_lag_in_bytes_for_all_topics_holds_where_a_topic_sets_none(tmp_path: P
 def test_a_sample_that_cannot_be_read_stops_no_other_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: TieredStorageError, configs: TopicConfigs | None
 ) -> None:
-    old, rules = partition_of("old"), CutRules(1000, 100_000, 1 << 20, 4096, 1 << 20)
+    old, rules = partition_of("old"), RollRules(1000, 100_000, 1 << 20, 4096, 1 << 20)
 
     def sample(_: int) -> float:
         raise error
 
     def without_segments(log: PartitionLog) -> PartitionLog:
-        uncut = UncutLog(rules, lambda _: 0, sample, lambda _: -1, lambda _: {})
-        return replace(log, segments=(), uncut=uncut, configs=configs)
+        unsegmented = UnsegmentedLog(rules, lambda _: 0, sample, lambda _: -1, lambda _: {})
+        return replace(log, segments=(), unsegmented=unsegmented, configs=configs)
 
     with a_remote_log(tmp_path, {("old", 0): 4, ("orders", 0): 4}).open() as remote_log:
         logs = [log for log in remote_log.source.partitions() if isinstance(log, PartitionLog)]
@@ -655,7 +655,7 @@ def test_a_sample_that_cannot_be_read_stops_no_other_partition(
 def test_a_write_rate_that_cannot_be_read_is_named_and_the_partition_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules = CutRules(SEGMENT_BYTES, 100_000, 1 << 20, 4096, 1 << 20)
+    rules = RollRules(SEGMENT_BYTES, 100_000, 1 << 20, 4096, 1 << 20)
     error = UnsupportedMagicError("orders-0", 0, "record format v1")
     samples = iter([float(SEGMENT_BYTES) / 10])
 
@@ -666,8 +666,8 @@ def test_a_write_rate_that_cannot_be_read_is_named_and_the_partition_is_copied(
 
     with a_remote_log(tmp_path).open() as remote_log:
         [log] = [log for log in remote_log.source.partitions() if isinstance(log, PartitionLog)]
-        uncut = UncutLog(rules, lambda _: 0, sample, lambda _: -1, lambda _: {})
-        shown = replace(log, segments=(), uncut=uncut, configs=TopicConfigs.of({"retention.bytes": "1000"}))
+        unsegmented = UnsegmentedLog(rules, lambda _: 0, sample, lambda _: -1, lambda _: {})
+        shown = replace(log, segments=(), unsegmented=unsegmented, configs=TopicConfigs.of({"retention.bytes": "1000"}))
         monkeypatch.setattr(type(remote_log.source), "partitions", lambda _: iter([shown]))
         plan = remote_log.plan_copy()
 
@@ -679,15 +679,15 @@ def test_a_write_rate_that_cannot_be_read_is_named_and_the_partition_is_copied(
 def test_a_gap_is_an_error_until_somebody_decides_and_copied_over_an_alarm_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_the_topic: bool
 ) -> None:
-    rules = CutRules(SEGMENT_BYTES, 1 << 50, 1 << 20, 4096, 1 << 20)
-    uncut = UncutLog(rules, lambda _: 0, lambda _: SEGMENT_BYTES / 10, lambda _: -1, lambda _: {})
+    rules = RollRules(SEGMENT_BYTES, 1 << 50, 1 << 20, 4096, 1 << 20)
+    unsegmented = UnsegmentedLog(rules, lambda _: 0, lambda _: SEGMENT_BYTES / 10, lambda _: -1, lambda _: {})
     files = a_remote_log(tmp_path)
 
     def plan_from(log_start: int, *, copied: int | None = None) -> CopyPlan:
         with files.open() as remote_log:
             if copied is not None:
                 finish(remote_log, copied, copied + 9)
-            log = replace(local_log(remote_log), segments=(), log_start_offset=log_start, uncut=uncut)
+            log = replace(local_log(remote_log), segments=(), log_start_offset=log_start, unsegmented=unsegmented)
             with monkeypatch.context() as patched:
                 patched.setattr(type(remote_log.source), "partitions", lambda _: iter([log]))
                 return remote_log.plan_copy()
@@ -721,8 +721,8 @@ def test_a_gap_is_an_error_until_somebody_decides_and_copied_over_an_alarm_once(
 def test_a_run_that_copies_nothing_of_a_partition_raises_no_alarm_of_its_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules = CutRules(SEGMENT_BYTES, 1 << 50, 1 << 20, 4096, 1 << 20)
-    uncut = UncutLog(rules, lambda _: 0, lambda _: SEGMENT_BYTES / 10, lambda _: -1, lambda _: {})
+    rules = RollRules(SEGMENT_BYTES, 1 << 50, 1 << 20, 4096, 1 << 20)
+    unsegmented = UnsegmentedLog(rules, lambda _: 0, lambda _: SEGMENT_BYTES / 10, lambda _: -1, lambda _: {})
     files, second = (
         a_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3}, copy_over_gaps=True),
         partition_of("orders", 1),
@@ -731,7 +731,7 @@ def test_a_run_that_copies_nothing_of_a_partition_raises_no_alarm_of_its_gap(
     with files.open() as remote_log:
         finish(remote_log, 0, 9, of=second)
         logs = [
-            replace(local_log(remote_log, partition), segments=(), log_start_offset=log_start, uncut=uncut)
+            replace(local_log(remote_log, partition), segments=(), log_start_offset=log_start, unsegmented=unsegmented)
             for partition, log_start in ((ORDERS_0, 0), (second, 20))
         ]
         monkeypatch.setattr(type(remote_log.source), "partitions", lambda _: iter(logs))

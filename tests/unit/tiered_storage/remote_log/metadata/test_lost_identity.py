@@ -24,7 +24,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
-from tiered_storage.remote_log.source.partition_log import CutRules, PartitionLog, UncutLog
+from tiered_storage.remote_log.source.partition_log import PartitionLog, RollRules, UnsegmentedLog
 
 TRIMMED = {**ENABLED, "local.retention.bytes": 0}
 COMMANDS = ("plan", "copy", "retain", "doctor")
@@ -195,11 +195,13 @@ def test_no_topic_of_a_cluster_is_begun_if_another_one_was_copied_so_far(
         set_another_cluster_id(files)
     clicks = replace(partition_of("clicks"), cluster_id="another-cluster")
     untiered = replace(partition_of("untiered"), cluster_id="another-cluster")
-    rules = CutRules(SEGMENT_BYTES, 100_000, 1 << 20, 4096, 1 << 20)
-    uncut = UncutLog(rules, lambda _: 0, lambda _: SEGMENT_BYTES / 10, lambda _: -1, lambda _: {})
+    rules = RollRules(SEGMENT_BYTES, 100_000, 1 << 20, 4096, 1 << 20)
+    unsegmented = UnsegmentedLog(rules, lambda _: 0, lambda _: SEGMENT_BYTES / 10, lambda _: -1, lambda _: {})
     with files.open() as remote_log:
         lineage = (EpochEntry(0, 0),)
-        shown = [PartitionLog(each, "a broker", (), 0, 35, lineage, uncut=uncut) for each in (clicks, untiered)]
+        shown = [
+            PartitionLog(each, "a broker", (), 0, 35, lineage, unsegmented=unsegmented) for each in (clicks, untiered)
+        ]
         monkeypatch.setattr(type(remote_log.source), "partitions", lambda _: iter(shown))
         plan = remote_log.plan_copy()
 

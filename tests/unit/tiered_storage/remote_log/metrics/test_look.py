@@ -38,11 +38,11 @@ from tiered_storage.remote_log.metrics.partition_metrics import (
 )
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.partition_log import (
-    CutRules,
     LocalSegment,
     PartitionLog,
+    RollRules,
     SegmentLocation,
-    UncutLog,
+    UnsegmentedLog,
 )
 from tiered_storage.remote_log.source.segment_source import SegmentSource
 
@@ -196,11 +196,11 @@ class OneLog:
         yield self.log
 
 
-def taken_of_a_cluster(files: RemoteLogFiles, stable_end: int, first_at: int, **uncut: Any) -> PartitionMetrics:
+def taken_of_a_cluster(files: RemoteLogFiles, stable_end: int, first_at: int, **unsegmented: Any) -> PartitionMetrics:
     """Look at orders-0 as its brokers show it: up to `stable_end`, 100 bytes an offset, records since `first_at`."""
-    rules = CutRules(1000, 60_000, 1 << 20, 4096, 1 << 20)
-    unseen = UncutLog(rules, lambda _: 0, lambda _: 100.0, lambda _: first_at, lambda _: {}, **uncut)
-    log = PartitionLog(ORDERS_0, "orders-0", (), 0, stable_end, (), high_watermark=stable_end, uncut=unseen)
+    rules = RollRules(1000, 60_000, 1 << 20, 4096, 1 << 20)
+    unseen = UnsegmentedLog(rules, lambda _: 0, lambda _: 100.0, lambda _: first_at, lambda _: {}, **unsegmented)
+    log = PartitionLog(ORDERS_0, "orders-0", (), 0, stable_end, (), high_watermark=stable_end, unsegmented=unseen)
     with files.open() as remote_log:
         return only(take_metrics(replace(remote_log, source=cast(SegmentSource, OneLog(log)))))
 

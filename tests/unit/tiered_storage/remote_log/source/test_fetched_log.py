@@ -1,4 +1,4 @@
-"""Segments are cut out of fetched batches exactly where a log that appends them rolls, with the same files."""
+"""Segments are rolled from fetched batches exactly where a log that appends them rolls, with the same files."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.tasks import CopyTask
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
+from tiered_storage.remote_log.source.fetched_log import FetchedLog, RollRange
 from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.partition_log import CutRules, LocalSegment, SegmentLocation
+from tiered_storage.remote_log.source.partition_log import LocalSegment, RollRules, SegmentLocation
 from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
 
 NOW = 1_700_000_000_000
@@ -42,8 +42,8 @@ ROLLS = {
 }
 
 
-def rules(*, segment_bytes: int = 1 << 20, segment_ms: int = 1 << 50, segment_index_bytes: int = 1 << 20) -> CutRules:
-    return CutRules(segment_bytes, segment_ms, segment_index_bytes, index_interval_bytes=500, fetch_bytes=2000)
+def rules(*, segment_bytes: int = 1 << 20, segment_ms: int = 1 << 50, segment_index_bytes: int = 1 << 20) -> RollRules:
+    return RollRules(segment_bytes, segment_ms, segment_index_bytes, index_interval_bytes=500, fetch_bytes=2000)
 
 
 def some_batches(seed: int, start: int = 0, *, times: bool = True, gaps: Sequence[int] = (0,)) -> list[bytes]:
@@ -79,24 +79,24 @@ def some_batches(seed: int, start: int = 0, *, times: bool = True, gaps: Sequenc
     return batches
 
 
-def fetched(folder: Path, cut: CutRules, start: int, end: int, now: int = NOW) -> FetchedLog:
+def fetched(folder: Path, given: RollRules, start: int, end: int, now: int = NOW) -> FetchedLog:
     folder.mkdir()
-    return FetchedLog(ORDERS_0, cut, CutRange(start, end), (), folder, lambda: now)
+    return FetchedLog(ORDERS_0, given, RollRange(start, end), (), folder, lambda: now)
 
 
 def segments_of(log: FetchedLog, cluster: FakeCluster) -> Iterator[LocalSegment]:
     buffer = FetchBuffer(1 << 20)
-    while (segment := log.cut(cluster, buffer)) is not None:  # type: ignore[arg-type]
+    while (segment := log.next_segment(cluster, buffer)) is not None:  # type: ignore[arg-type]
         yield segment
 
 
-def rolled(folder: Path, cut: CutRules, start: int, batches: Iterable[bytes]) -> list[LogSegment]:
+def rolled(folder: Path, given: RollRules, start: int, batches: Iterable[bytes]) -> list[LogSegment]:
     """Append `batches` to a LocalLog with the same rules; return its closed segments."""
     config = LogConfig(
-        segment_bytes=cut.segment_bytes,
-        segment_ms=cut.segment_ms,
-        segment_index_bytes=cut.segment_index_bytes,
-        index_interval_bytes=cut.index_interval_bytes,
+        segment_bytes=given.segment_bytes,
+        segment_ms=given.segment_ms,
+        segment_index_bytes=given.segment_index_bytes,
+        index_interval_bytes=given.index_interval_bytes,
         retention_ms=-1,
     )
     log = LocalLog.create(folder, "orders", 0, ORDERS_0.topic_id, config, clock=lambda: NOW, base_offset=start)
@@ -117,15 +117,15 @@ def test_segments_are_those_of_a_log_that_rolls_by_the_same_rules(
     batches = some_batches(seed=1, start=start)
     cluster = FakeCluster(batches)
     expected = rolled(tmp_path / "log", rules(**changed), start, batches)
-    log = fetched(tmp_path / "cut", rules(**changed), start, cluster.ends[-1])
+    log = fetched(tmp_path / "fetched", rules(**changed), start, cluster.ends[-1])
 
-    cut = list(segments_of(log, cluster))
+    found = list(segments_of(log, cluster))
 
     log.close()
-    directory = tmp_path / "cut" / "orders-0"
-    assert [each.base_offset for each in cut] == [each.base_offset for each in expected]
-    assert len(cut) > 2
-    for ours, theirs in zip(cut, expected, strict=True):
+    directory = tmp_path / "fetched" / "orders-0"
+    assert [each.base_offset for each in found] == [each.base_offset for each in expected]
+    assert len(found) > 2
+    for ours, theirs in zip(found, expected, strict=True):
         mine = LogSegment(ours.base_offset, directory)
         assert content(mine.log_path) == content(theirs.log_path)
         assert ours.size == theirs.size()
@@ -135,25 +135,25 @@ def test_segments_are_those_of_a_log_that_rolls_by_the_same_rules(
         assert len({read_producer_snapshot(each) for each in snapshots}) == 1
 
 
-def test_records_without_times_age_with_the_cut(tmp_path: Path) -> None:
+def test_records_without_times_age_with_the_segment(tmp_path: Path) -> None:
     times = iter(range(NOW, NOW + 1000 * 500, 500))
     batches = some_batches(seed=2, times=False)
     cluster = FakeCluster(batches)
-    folder = tmp_path / "cut"
+    folder = tmp_path / "fetched"
     folder.mkdir()
-    log = FetchedLog(ORDERS_0, rules(segment_ms=2000), CutRange(0, cluster.ends[-1]), (), folder, lambda: next(times))
+    log = FetchedLog(ORDERS_0, rules(segment_ms=2000), RollRange(0, cluster.ends[-1]), (), folder, lambda: next(times))
 
-    cut = list(segments_of(log, cluster))
+    found = list(segments_of(log, cluster))
 
     log.close()
-    assert len(cut) > 2
+    assert len(found) > 2
 
 
 def test_released_segments_leave_no_file_once_those_before_them_are_released(tmp_path: Path) -> None:
     cluster = FakeCluster(some_batches(seed=3))
-    log = fetched(tmp_path / "cut", rules(segment_bytes=3000), 0, cluster.ends[-1])
+    log = fetched(tmp_path / "fetched", rules(segment_bytes=3000), 0, cluster.ends[-1])
     first, second, third, *_ = segments_of(log, cluster)
-    directory = tmp_path / "cut" / "orders-0"
+    directory = tmp_path / "fetched" / "orders-0"
 
     log.release(second)
     # The copy of the first one compares the producers after it.
@@ -171,21 +171,21 @@ def test_released_segments_leave_no_file_once_those_before_them_are_released(tmp
 
 
 def test_where_nobody_knows_the_producers_no_copy_needs_the_segment_before(tmp_path: Path) -> None:
-    cluster, folder = FakeCluster(some_batches(seed=8, start=500)), tmp_path / "cut"
+    cluster, folder = FakeCluster(some_batches(seed=8, start=500)), tmp_path / "fetched"
     folder.mkdir()
-    log = FetchedLog(ORDERS_0, rules(segment_bytes=3000), CutRange(500, cluster.ends[-1]), None, folder, lambda: NOW)
-    cut = list(segments_of(log, cluster))
-    by_the_log = [LogDirectorySegment.at(SegmentLocation(str(path_of(each)))).producers.before() for each in cut]
+    log = FetchedLog(ORDERS_0, rules(segment_bytes=3000), RollRange(500, cluster.ends[-1]), None, folder, lambda: NOW)
+    found = list(segments_of(log, cluster))
+    by_the_log = [LogDirectorySegment.at(SegmentLocation(str(path_of(each)))).producers.before() for each in found]
     assert not list(folder.rglob("*.snapshot"))
 
-    for segment, expected in zip(cut, by_the_log, strict=True):
-        found = open_segment(segment.location).producers
-        assert found.before() == found.by_log() == expected
+    for segment, expected in zip(found, by_the_log, strict=True):
+        producers = open_segment(segment.location).producers
+        assert producers.before() == producers.by_log() == expected
         assert expected.seen_from == 500
         log.release(segment)
 
     log.close()
-    assert len(cut) > 5
+    assert len(found) > 5
     assert any(each.open_transactions for each in by_the_log)
     assert {path.suffix for path in (folder / "orders-0").iterdir()} == {".seen"}
 
@@ -218,37 +218,37 @@ def test_two_answers_must_agree_on_aborted_transactions_where_nobody_knows_the_p
         cluster, folder = Aborting(some_batches(seed=8, start=500)), tmp_path / str(number)
         cluster.aborted = [aborted, second]
         folder.mkdir()
-        cut = CutRange(500, cluster.ends[-1])
-        log = FetchedLog(ORDERS_0, rules(segment_bytes=3000), cut, None, folder, lambda: NOW)
+        wanted = RollRange(500, cluster.ends[-1])
+        log = FetchedLog(ORDERS_0, rules(segment_bytes=3000), wanted, None, folder, lambda: NOW)
         if number == 0:
             # Both have the same one from before the log's start.
-            assert log.cut(cluster, FetchBuffer(1 << 20)) is not None  # type: ignore[arg-type]
+            assert log.next_segment(cluster, FetchBuffer(1 << 20)) is not None  # type: ignore[arg-type]
         else:
             with pytest.raises(MalformedAnswerError, match="different aborted transactions"):
-                log.cut(cluster, FetchBuffer(1 << 20))  # type: ignore[arg-type]
+                log.next_segment(cluster, FetchBuffer(1 << 20))  # type: ignore[arg-type]
         log.close()
 
 
 def test_an_end_that_the_log_does_not_have_costs_one_answer_however_many_segments_it_promised(tmp_path: Path) -> None:
     cluster, end = Aborting(some_batches(seed=1)), 1 << 50
-    log = fetched(tmp_path / "cut", rules(segment_bytes=3000), 0, end)
+    log = fetched(tmp_path / "fetched", rules(segment_bytes=3000), 0, end)
     buffer = FetchBuffer(1 << 20)
-    cut = list(segments_of(log, cluster))
+    found = list(segments_of(log, cluster))
     answers = cluster.answers
 
-    assert [log.cut(cluster, buffer) for _ in range(1000)] == [None] * 1000  # type: ignore[arg-type]
+    assert [log.next_segment(cluster, buffer) for _ in range(1000)] == [None] * 1000  # type: ignore[arg-type]
 
     log.close()
-    assert len(cut) > 5
+    assert len(found) > 5
     assert cluster.answers == answers
 
 
 def test_a_segment_that_is_written_over_a_longer_one_has_nothing_of_it(tmp_path: Path) -> None:
     batches = some_batches(seed=7)
     cluster, buffer = FakeCluster(batches), FetchBuffer(1 << 20)
-    log = fetched(tmp_path / "cut", rules(segment_ms=3000), 0, cluster.ends[-1])
+    log = fetched(tmp_path / "fetched", rules(segment_ms=3000), 0, cluster.ends[-1])
     read: list[bytes] = []
-    while (segment := log.cut(cluster, buffer)) is not None:  # type: ignore[arg-type]
+    while (segment := log.next_segment(cluster, buffer)) is not None:  # type: ignore[arg-type]
         read.append(path_of(segment).read_bytes())
         log.release(segment)
     log.close()
@@ -260,13 +260,13 @@ def test_a_segment_that_is_written_over_a_longer_one_has_nothing_of_it(tmp_path:
 
 def test_the_file_of_a_failed_copy_is_not_written_over(tmp_path: Path) -> None:
     cluster, buffer = FakeCluster(some_batches(seed=7)), FetchBuffer(1 << 20)
-    log = fetched(tmp_path / "cut", rules(segment_bytes=3000), 0, cluster.ends[-1])
-    first = log.cut(cluster, buffer)  # type: ignore[arg-type]
+    log = fetched(tmp_path / "fetched", rules(segment_bytes=3000), 0, cluster.ends[-1])
+    first = log.next_segment(cluster, buffer)  # type: ignore[arg-type]
     assert first is not None
     with path_of(first).open("rb") as reader:
         before = path_of(first).read_bytes()
         log.release(first, is_reused=False)
-        assert log.cut(cluster, buffer) is not None  # type: ignore[arg-type]
+        assert log.next_segment(cluster, buffer) is not None  # type: ignore[arg-type]
         assert not path_of(first).exists()
         assert reader.read() == before
     log.close()
@@ -275,40 +275,40 @@ def test_the_file_of_a_failed_copy_is_not_written_over(tmp_path: Path) -> None:
 def test_a_segment_ends_below_what_is_wanted(tmp_path: Path) -> None:
     cluster = FakeCluster(some_batches(seed=4))
     later = NOW + 1_000_000
-    log = fetched(tmp_path / "cut", rules(segment_ms=100_000), 0, cluster.ends[100] - 1, later)
+    log = fetched(tmp_path / "fetched", rules(segment_ms=100_000), 0, cluster.ends[100] - 1, later)
 
-    cut = list(segments_of(log, cluster))
+    found = list(segments_of(log, cluster))
 
     log.close()
-    assert cut[-1].end_offset == cluster.ends[99] - 1
+    assert found[-1].end_offset == cluster.ends[99] - 1
 
 
-def test_a_batch_with_a_broken_header_ends_the_cut_after_what_is_sound(tmp_path: Path) -> None:
+def test_a_batch_with_a_broken_header_ends_the_log_after_what_is_sound(tmp_path: Path) -> None:
     batches = some_batches(seed=5)
     broken = bytearray(batches[50])
     broken[57:61] = (1 << 30).to_bytes(4, "big")
     batches[50] = bytes(broken)
     cluster = FakeCluster(batches)
-    log = fetched(tmp_path / "cut", rules(segment_bytes=1000), 0, cluster.ends[-1])
-    cut: list[LocalSegment] = []
+    log = fetched(tmp_path / "fetched", rules(segment_bytes=1000), 0, cluster.ends[-1])
+    found: list[LocalSegment] = []
 
     with pytest.raises(CorruptRecordError, match="orders-0"):
-        cut.extend(segments_of(log, cluster))
+        found.extend(segments_of(log, cluster))
 
     log.close()
-    assert cut
-    assert all((each.end_offset or 0) < base_of(batches[50]) for each in cut)
+    assert found
+    assert all((each.end_offset or 0) < base_of(batches[50]) for each in found)
 
 
 def test_a_broker_that_sends_older_batches_again_is_refused(tmp_path: Path) -> None:
     cluster = FakeCluster(some_batches(seed=6))
-    log = fetched(tmp_path / "cut", rules(segment_bytes=3000), 0, cluster.ends[-1])
+    log = fetched(tmp_path / "fetched", rules(segment_bytes=3000), 0, cluster.ends[-1])
     buffer = FetchBuffer(1 << 20)
-    log.cut(cluster, buffer)  # type: ignore[arg-type]
+    log.next_segment(cluster, buffer)  # type: ignore[arg-type]
     cluster.ends = [end + 1_000_000 for end in cluster.ends]
 
     with pytest.raises(UnexpectedAppendOffsetError, match="orders-0"):
-        while log.cut(cluster, buffer):  # type: ignore[arg-type]
+        while log.next_segment(cluster, buffer):  # type: ignore[arg-type]
             pass
 
     log.close()
@@ -317,13 +317,13 @@ def test_a_broker_that_sends_older_batches_again_is_refused(tmp_path: Path) -> N
 def test_a_gap_that_compaction_left_is_never_at_the_end_of_a_segment(tmp_path: Path) -> None:
     batches = some_batches(seed=10, gaps=(0, 1, 7))
     cluster = FakeCluster(batches)
-    log = fetched(tmp_path / "cut", rules(segment_bytes=1500), 0, cluster.ends[-1])
-    cut = list(segments_of(log, cluster))
+    log = fetched(tmp_path / "fetched", rules(segment_bytes=1500), 0, cluster.ends[-1])
+    found = list(segments_of(log, cluster))
     log.close()
 
-    assert len(cut) > 20
-    assert all(earlier.end_offset == later.base_offset - 1 for earlier, later in pairwise(cut))
-    for segment in cut:
+    assert len(found) > 20
+    assert all(earlier.end_offset == later.base_offset - 1 for earlier, later in pairwise(found))
+    for segment in found:
         *_, (_, last) = open_segment(segment.location).windows()
         assert last.last_offset[-1] == segment.end_offset
 
@@ -343,7 +343,7 @@ def test_the_copy_of_a_fetched_segment_compares_every_checksum(tmp_path: Path) -
     flipped[-1] ^= 1
     batches[30] = bytes(flipped)
     cluster = FakeCluster(batches)
-    log = fetched(tmp_path / "cut", rules(segment_bytes=3000), 0, cluster.ends[-1])
+    log = fetched(tmp_path / "fetched", rules(segment_bytes=3000), 0, cluster.ends[-1])
 
     failures: dict[int, str | None] = {}
     for segment in segments_of(log, cluster):

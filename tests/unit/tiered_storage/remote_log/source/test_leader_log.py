@@ -13,12 +13,12 @@ from support.remote_logs import NOW, ORDERS_0, cut
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.fetch import FetchBuffer
-from tiered_storage.remote_log.source.fetched_log import CutRange
+from tiered_storage.remote_log.source.fetched_log import RollRange
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories
 from tiered_storage.remote_log.source.leader_log import LeaderLog
-from tiered_storage.remote_log.source.partition_log import CutRules, LocalSegment
+from tiered_storage.remote_log.source.partition_log import LocalSegment, RollRules
 
-RULES = CutRules(1000, 1 << 40, 1 << 20, 4096, 1 << 20)
+RULES = RollRules(1000, 1 << 40, 1 << 20, 4096, 1 << 20)
 
 
 class Leader:
@@ -34,11 +34,11 @@ class Leader:
 
     def log(self, start: int, end: int) -> LeaderLog:
         return LeaderLog(
-            ORDERS_0, RULES, self.files, CutRange(start, end), lambda: None, self.scratch, clock=lambda: NOW
+            ORDERS_0, RULES, self.files, RollRange(start, end), lambda: None, self.scratch, clock=lambda: NOW
         )
 
     def next_of(self, log: LeaderLog) -> LocalSegment:
-        segment = log.cut(self.client, FetchBuffer(1 << 20))
+        segment = log.next_segment(self.client, FetchBuffer(1 << 20))
         assert segment is not None
         return segment
 
@@ -58,7 +58,7 @@ def test_closed_segments_come_as_files_in_their_order(leader: Leader) -> None:
         (str(first.log_path), second.base_offset - 1),
         (str(second.log_path), third.base_offset - 1),
     ]
-    assert log.cut(leader.client, FetchBuffer(1 << 20)) is None
+    assert log.next_segment(leader.client, FetchBuffer(1 << 20)) is None
     for segment in found:
         assert log.why_changed(segment) is None
         log.release(segment)
@@ -107,7 +107,7 @@ def test_what_follows_a_segment_whose_end_was_compacted_away_is_fetched(leader: 
     log = leader.log(start, end)
 
     found: list[LocalSegment] = []
-    while (segment := log.cut(cluster, FetchBuffer(1 << 20))) is not None:  # type: ignore[arg-type]
+    while (segment := log.next_segment(cluster, FetchBuffer(1 << 20))) is not None:  # type: ignore[arg-type]
         found.append(segment)
 
     log.close()

@@ -27,13 +27,13 @@ from tiered_storage.remote_log.retention.local.cluster_plan import (
 )
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 from tiered_storage.remote_log.source.cluster_trim import CommittedOffsets
-from tiered_storage.remote_log.source.partition_log import CutRules, PartitionLog, UncutLog
+from tiered_storage.remote_log.source.partition_log import PartitionLog, RollRules, UnsegmentedLog
 from tiered_storage.settings.topics import TopicSettings
 
 ORDERS_0 = TopicIdPartition("cluster", "A" * 22, 0, "orders")
 LINEAGE = (EpochEntry(0, 0),)
 NOW = 1_000_000
-RULES = CutRules(1000, 100_000, 1 << 20, 4096, 1 << 20)
+RULES = RollRules(1000, 100_000, 1 << 20, 4096, 1 << 20)
 FOUR = [(0, 99), (100, 199), (200, 299), (300, 399)]
 """Segments of 1000 bytes; the largest timestamp of each is its last offset."""
 
@@ -52,8 +52,8 @@ def a_log(
     def known(ignored: Collection[str]) -> Mapping[str, int]:
         return groups.of(TopicPartition("orders", 0), ignored)
 
-    uncut = UncutLog(RULES, lambda _: 0, lambda _: 0.0, lambda _: -1, known)
-    return PartitionLog(ORDERS_0, "orders-0 of a test", (), start, stable, lineage, uncut=uncut)
+    unsegmented = UnsegmentedLog(RULES, lambda _: 0, lambda _: 0.0, lambda _: -1, known)
+    return PartitionLog(ORDERS_0, "orders-0 of a test", (), start, stable, lineage, unsegmented=unsegmented)
 
 
 def segment(start: int, end: int, epochs: tuple[EpochEntry, ...] | None = None) -> RemoteLogSegmentMetadata:

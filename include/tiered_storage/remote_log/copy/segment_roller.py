@@ -1,9 +1,9 @@
-"""Cut the segments of a copy from what a running cluster sends, and copy each (source/fetched_log.py).
+"""Roll the segments of a copy from what a running cluster sends, and copy each (source/fetched_log.py).
 
 Beside the disks of brokers most segments are files of the leader already (source/leader_log.py). All tasks of a
 partition share one log in a folder of its own, which is removed after the last of them, or the first that fails. A
 segment's file in that folder is deleted, or written over by the next one, as soon as it is copied. So there is one file
-for each copy under way (COPIES_AT_ONCE), however many logs are cut.
+for each copy under way (COPIES_AT_ONCE), however many logs are copied.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANG
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.remote_log.copy.batch_comparison import is_same_batch
 from tiered_storage.remote_log.copy.forked_log import remote_batch
-from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
+from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, RollOrder
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.lineage import up_to
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentCut, TopicIdPartition
-from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, RolledSegment, TopicIdPartition
+from tiered_storage.remote_log.source.fetched_log import FetchedLog, RollRange
 from tiered_storage.remote_log.source.leader_log import LeaderLog
 from tiered_storage.remote_log.source.partition_log import LocalSegment, epochs_within
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 _FOLDER = "remote-log-cut-"
+"""Earlier releases named the folders so too: those of their killed processes are removed as well."""
 _ABANDONED_SECONDS = 3600
 """How old a folder must be to count as abandoned: a new one is not locked yet."""
 
@@ -61,7 +62,7 @@ LARGEST_ANSWER = 256 << 20
 
 @dataclass(slots=True)
 class _OpenLog:
-    """The log of one partition and the lock of its folder; one thread cuts at a time."""
+    """The log of one partition and the lock of its folder; one thread rolls at a time."""
 
     log: FetchedLog | LeaderLog
     held: DirectoryLock
@@ -74,8 +75,8 @@ class _OpenLog:
             self.held.release()
 
 
-class SegmentCuts:
-    """Cuts the segments of `tasks`, those of one worker. Thread-safe; `close` it after all copies have ended."""
+class SegmentRoller:
+    """Rolls the segments of `tasks`, those of one worker. Thread-safe; `close` it after all copies have ended."""
 
     def __init__(
         self,
@@ -93,8 +94,8 @@ class SegmentCuts:
         """
         tasks = list(tasks)
         self._after = {task.metadata.topic_id_partition: task.after for task in tasks if task.after is not None}
-        self._left = Counter(task.metadata.topic_id_partition for task in tasks if task.cut is not None)
-        self._uncut, self._busy = Counter(self._left), Counter[TopicIdPartition]()
+        self._left = Counter(task.metadata.topic_id_partition for task in tasks if task.roll is not None)
+        self._unrolled, self._busy = Counter(self._left), Counter[TopicIdPartition]()
         self._failed: dict[TopicIdPartition, CopyFailure] = {}
         """The first failure of each partition that has one."""
         self._access = access
@@ -110,8 +111,8 @@ class SegmentCuts:
             _remove_abandoned(Path(tempfile.gettempdir()))
 
     def copy(self, task: CopyTask, copy: Callable[[CopyTask], CopyOutcome]) -> CopyOutcome:
-        """Cut the next segment of the partition of `task`, and `copy` it; a task that cuts nothing is just copied."""
-        if task.cut is None:
+        """Roll the next segment of the partition of `task`, and `copy` it; a task without `roll` is just copied."""
+        if task.roll is None:
             return copy(task)
         partition = task.metadata.topic_id_partition
         with self._lock:
@@ -121,7 +122,7 @@ class SegmentCuts:
             self._busy[partition] += 1
         failure: CopyFailure | None = _UNEXPECTED
         try:
-            outcome = self._cut_and_copy(task, task.cut, copy)
+            outcome = self._roll_and_copy(task, task.roll, copy)
             failure = outcome.failure
         except (TieredStorageError, OSError) as error:
             failure = CopyFailure.of(error)
@@ -137,28 +138,28 @@ class SegmentCuts:
         for client in self._clients:
             client.close()
 
-    def _cut_and_copy(self, task: CopyTask, order: CutOrder, copy: Callable[[CopyTask], CopyOutcome]) -> CopyOutcome:
+    def _roll_and_copy(self, task: CopyTask, order: RollOrder, copy: Callable[[CopyTask], CopyOutcome]) -> CopyOutcome:
         client, buffer = self._connected(task.metadata.topic_id_partition.cluster_id)
         partition, opened = task.metadata.topic_id_partition, self._opened(task, order, client, buffer)
         self._drop_spares_beside(opened)
         with opened.lock:
-            self._uncut[partition] -= 1
-            segment = opened.log.cut(client, buffer, self._fetched)
+            self._unrolled[partition] -= 1
+            segment = opened.log.next_segment(client, buffer, self._fetched)
         if segment is None:
             return CopyOutcome(task, None, is_unused=True)
         whole = _known(task, segment)
         outcome = copy(whole)
         with opened.lock:
             changed = opened.log.why_changed(segment)
-            opened.log.release(segment, is_reused=outcome.failure is None and self._uncut[partition] > 0)
+            opened.log.release(segment, is_reused=outcome.failure is None and self._unrolled[partition] > 0)
         if outcome.failure is not None and changed is not None:
             # The broker changed the file: report that in place of the copy's error.
             outcome = replace(outcome, failure=CopyFailure.of(SourceClusterError(changed)))
         begun = whole.metadata
-        cut = SegmentCut(begun.start_offset, begun.end_offset, begun.size, begun.leader_epochs)
-        return replace(outcome, task=task, cut=cut)
+        rolled = RolledSegment(begun.start_offset, begun.end_offset, begun.size, begun.leader_epochs)
+        return replace(outcome, task=task, rolled=rolled)
 
-    def _opened(self, task: CopyTask, order: CutOrder, client: ClusterClient, buffer: FetchBuffer) -> _OpenLog:
+    def _opened(self, task: CopyTask, order: RollOrder, client: ClusterClient, buffer: FetchBuffer) -> _OpenLog:
         partition = task.metadata.topic_id_partition
         before = self._after.get(partition)
         if not order.rules.has_topic_id and before is not None and partition not in self._logs:
@@ -169,10 +170,10 @@ class SegmentCuts:
                 self._logs[partition] = self._open(task, order)
             return self._logs[partition]
 
-    def _open(self, task: CopyTask, order: CutOrder) -> _OpenLog:
+    def _open(self, task: CopyTask, order: RollOrder) -> _OpenLog:
         partition, clock = task.metadata.topic_id_partition, self._clock
         rules = replace(order.rules, fetch_bytes=min(order.rules.fetch_bytes, self._window))
-        wanted = CutRange(order.from_offset, task.metadata.end_offset + 1)
+        wanted = RollRange(order.from_offset, task.metadata.end_offset + 1)
         # Before the folder: what this raises leaves none.
         known = self._producers(task, order) if rules.files is None else None
         folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
@@ -184,8 +185,8 @@ class SegmentCuts:
         )
         return _OpenLog(log, held)
 
-    def _producers(self, task: CopyTask, order: CutOrder) -> tuple[ProducerSnapshotEntry, ...] | None:
-        """Return the producers at the first offset to cut; None if nobody knows them."""
+    def _producers(self, task: CopyTask, order: RollOrder) -> tuple[ProducerSnapshotEntry, ...] | None:
+        """Return the producers at the first offset of the range; None if nobody knows them."""
         if order.from_offset == 0:
             return ()
         # Only one of the partition's tasks names it, and any of them may be the first that a thread begins.
@@ -224,7 +225,7 @@ class SegmentCuts:
         with self._lock:
             others = [each for each in self._logs.values() if each is not opened]
         for other in others:
-            # Not under its lock, which a cut holds for as long as a broker takes to answer.
+            # Not under its lock, which a thread holds for as long as a broker takes to answer.
             other.log.drop_spare()
 
     def _count(self, partition: TopicIdPartition, failure: CopyFailure | None) -> None:
@@ -292,7 +293,7 @@ def _known(task: CopyTask, segment: LocalSegment) -> CopyTask:
         leader_epochs=epochs_within(task.lineage, start, end),
     )
     return replace(
-        task, metadata=metadata, location=segment.location, lineage=up_to(task.lineage, end), after=None, cut=None
+        task, metadata=metadata, location=segment.location, lineage=up_to(task.lineage, end), after=None, roll=None
     )
 
 

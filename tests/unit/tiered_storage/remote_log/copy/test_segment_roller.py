@@ -1,4 +1,4 @@
-"""The folders that a worker cuts segments in are its own for as long as it lives, and no longer."""
+"""The folders that a worker rolls segments in are its own for as long as it lives, and no longer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.fetch import FetchAnswer
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
-from tiered_storage.remote_log.copy.cutting import SegmentCuts
 from tiered_storage.remote_log.copy.job import COPIES_AT_ONCE, _copied
-from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
+from tiered_storage.remote_log.copy.segment_roller import SegmentRoller
+from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, RollOrder
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.jobs.throttle import QuotaLimit
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories
-from tiered_storage.remote_log.source.partition_log import CutRules, SegmentLocation
+from tiered_storage.remote_log.source.partition_log import RollRules, SegmentLocation
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
@@ -52,7 +52,7 @@ def tasks(tmp_path: Path) -> list[CopyTask]:
     """Two tasks, which copy the first two segments of a leader that answers nothing."""
     log_directory_under_test(tmp_path)
     files = BrokerDirectories({1: (tmp_path / "logs",)}).files_of(1)
-    rules = CutRules(1000, 1 << 40, 1 << 20, 4096, 1 << 20, files=files)
+    rules = RollRules(1000, 1 << 40, 1 << 20, 4096, 1 << 20, files=files)
     end = list_segments(tmp_path / "logs" / str(ORDERS_0))[2].base_offset - 1
     return [
         CopyTask(
@@ -60,15 +60,15 @@ def tasks(tmp_path: Path) -> list[CopyTask]:
             Lease(ORDERS_0, "copy", 1, NOW),
             SegmentLocation("the leader"),
             LINEAGE,
-            cut=CutOrder(rules, 0, 1000),
+            roll=RollOrder(rules, 0, 1000),
         )
         for _ in range(2)
     ]
 
 
-def cuts_of(tasks: list[CopyTask], folder: Path) -> SegmentCuts:
+def roller_of(tasks: list[CopyTask], folder: Path) -> SegmentRoller:
     storage = ObjectRemoteStorageManager(LocalDirectory(folder / "store"))
-    return SegmentCuts(tasks, {"bootstrap.servers": "127.0.0.1:1"}, storage, lambda: NOW)
+    return SegmentRoller(tasks, {"bootstrap.servers": "127.0.0.1:1"}, storage, lambda: NOW)
 
 
 def test_another_worker_removes_only_the_folders_that_nobody_holds(
@@ -81,21 +81,21 @@ def test_another_worker_removes_only_the_folders_that_nobody_holds(
     def copied_long(known: CopyTask) -> CopyOutcome:
         for folder in work_folders.iterdir():
             os.utime(folder, (0, 0))
-        with closing(cuts_of(tasks, tmp_path)):
+        with closing(roller_of(tasks, tmp_path)):
             left.extend(work_folders.iterdir())
         return CopyOutcome(known, None)
 
-    with closing(cuts_of(tasks, tmp_path)) as cuts:
-        outcome = cuts.copy(tasks[0], copied_long)
+    with closing(roller_of(tasks, tmp_path)) as roller:
+        outcome = roller.copy(tasks[0], copied_long)
 
     assert outcome.failure is None
-    assert outcome.cut is not None
+    assert outcome.rolled is not None
     [held] = left
     assert held != killed
     assert list(work_folders.iterdir()) == []
 
 
-def test_nothing_is_cut_again_once_a_segment_of_the_partition_failed(
+def test_nothing_is_rolled_again_once_a_segment_of_the_partition_failed(
     tasks: list[CopyTask], work_folders: Path, tmp_path: Path
 ) -> None:
     """A thread may begin its task only after another one's has failed, and has closed the partition's log."""
@@ -105,14 +105,14 @@ def test_nothing_is_cut_again_once_a_segment_of_the_partition_failed(
         copied.append(known)
         return CopyOutcome(known, None, CopyFailure("RemoteStorageError", "the store is away", retriable=True))
 
-    with closing(cuts_of(tasks, tmp_path)) as cuts:
-        first, second = (cuts.copy(task, copy) for task in tasks)
+    with closing(roller_of(tasks, tmp_path)) as roller:
+        first, second = (roller.copy(task, copy) for task in tasks)
         assert list(work_folders.iterdir()) == []
 
     assert [each.metadata.segment_id for each in copied] == [tasks[0].metadata.segment_id]
     assert first.failure is not None
     assert second.failure is not None
-    assert (second.task, second.cut, second.failure.retriable) == (tasks[1], None, True)
+    assert (second.task, second.rolled, second.failure.retriable) == (tasks[1], None, True)
     assert "an earlier segment of the partition failed" in second.failure.message
 
 
@@ -142,7 +142,7 @@ def test_without_topic_ids_the_last_batch_that_a_later_leader_kept_is_compared(
     kept = [batch for segment in files.local_segments()[:3] for batch in batches_in(segment.log_path)][:5]
     leader = Leader([*kept[:4], last_kept or kept[4], *(other_batch(at, leader_epoch=4) for at in range(25, 65, 5))])
     monkeypatch.setattr(ClusterClient, "by_properties", lambda *_: leader)
-    rules = CutRules(1000, 1 << 40, 1 << 20, 4096, 1 << 20, has_topic_id=False)
+    rules = RollRules(1000, 1 << 40, 1 << 20, 4096, 1 << 20, has_topic_id=False)
     lineage = (EpochEntry(0, 0), EpochEntry(4, 25))
     begun = RemoteLogSegmentMetadata(RemoteLogSegmentId(ORDERS_0, random_uuid()), 25, 64, -1, NOW, 1000, lineage)
     lease = Lease(ORDERS_0, "copy", 1, NOW)
@@ -150,13 +150,15 @@ def test_without_topic_ids_the_last_batch_that_a_later_leader_kept_is_compared(
     with files.open() as remote_log:
         before = segments_of(remote_log)[-1]
         assert (before.start_offset, before.end_offset) == (20, 29)
-        task = CopyTask(begun, lease, SegmentLocation("a leader"), lineage, after=before, cut=CutOrder(rules, 25, 1000))
+        task = CopyTask(
+            begun, lease, SegmentLocation("a leader"), lineage, after=before, roll=RollOrder(rules, 25, 1000)
+        )
         access = {"bootstrap.servers": "127.0.0.1:1"}
-        with closing(SegmentCuts([task], access, remote_log.storage, lambda: NOW)) as cuts:
-            outcome = cuts.copy(task, lambda known: CopyOutcome(known, None))
+        with closing(SegmentRoller([task], access, remote_log.storage, lambda: NOW)) as roller:
+            outcome = roller.copy(task, lambda known: CopyOutcome(known, None))
 
     assert (outcome.failure and outcome.failure.error) == failure
-    assert (outcome.cut and outcome.cut.start_offset) == (None if failure else 25)
+    assert (outcome.rolled and outcome.rolled.start_offset) == (None if failure else 25)
 
 
 class Watched(Leader):
@@ -196,14 +198,14 @@ def test_a_worker_has_one_file_for_each_copy_under_way(
     chance = Random(seed)  # noqa: S311 -- content, no secret
     leader = Watched([other_batch(at) for at in range(0, 400, 5)], work_folders)
     monkeypatch.setattr(ClusterClient, "by_properties", lambda *_: leader)
-    rules, lease = CutRules(1500, 1 << 40, 1 << 20, 4096, 2000), Lease(ORDERS_0, "copy", 1, NOW)
+    rules, lease = RollRules(1500, 1 << 40, 1 << 20, 4096, 2000), Lease(ORDERS_0, "copy", 1, NOW)
     tasks = [
         CopyTask(
             RemoteLogSegmentMetadata(RemoteLogSegmentId(partition, random_uuid()), start, 399, -1, NOW, 1, LINEAGE),
             replace(lease, topic_id_partition=partition),
             SegmentLocation("a leader"),
             LINEAGE,
-            cut=CutOrder(rules, start, 1500),
+            roll=RollOrder(rules, start, 1500),
         )
         for partition in (replace(ORDERS_0, partition=number) for number in range(4))
         for _ in range(chance.randrange(1, 20))
@@ -222,12 +224,12 @@ def test_a_worker_has_one_file_for_each_copy_under_way(
         return outcome
 
     history = ProducerHistory()
-    with closing(cuts_of(tasks, tmp_path)) as cuts:
-        outcomes = list(_copied(tasks, lambda task: cuts.copy(task, copy), QuotaLimit()))
+    with closing(roller_of(tasks, tmp_path)) as roller:
+        outcomes = list(_copied(tasks, lambda task: roller.copy(task, copy), QuotaLimit()))
         assert list(work_folders.iterdir()) == []
 
     failures = [each.failure.message for each in outcomes if each.failure is not None]
     assert bool(failures) == fails
     assert all("the store is away" in message for message in failures), failures
-    assert sum(each.cut is not None and each.failure is None for each in outcomes) > 0
+    assert sum(each.rolled is not None and each.failure is None for each in outcomes) > 0
     assert 1 <= leader.most <= COPIES_AT_ONCE

@@ -1,4 +1,4 @@
-"""Plan the copy of a log whose segments only its brokers see: the offsets to cut segments from (source/fetched_log.py).
+"""Plan the copy of a log whose segments only its brokers see: the range to roll segments of (source/fetched_log.py).
 
 Beside the brokers' disks, the leader's closed segments are due (source/leader_log.py). Otherwise the number of segments
 is an estimate: by size, from the bytes per offset in the last remote segment or in a sample; and by time, from look-ups
@@ -6,7 +6,7 @@ of where the broker rolled (segment.ms). If it is one too low, the next run copi
 task ends unused. If it is zero, later samples decide, because records may have become larger. A burst of large records
 that no sample hits shows in the log's size on its leader's disk, as far as that exceeds the remote log plus one
 segment: of the first local segment, only the last offset may count. Less than a whole segment is due once its first
-record is old (CutRules.tail_ms); otherwise an idle partition would never be copied.
+record is old (RollRules.tail_ms); otherwise an idle partition would never be copied.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.model import PartitionState
-from tiered_storage.remote_log.source.partition_log import PartitionLog, UncutLog
+from tiered_storage.remote_log.source.partition_log import PartitionLog, UnsegmentedLog
 from tiered_storage.settings.topics import TopicSettings
 
 _ROLLS_LOOKED_UP = 10
@@ -27,7 +27,7 @@ thousands of partitions. The rest is estimated by those."""
 
 
 @dataclass(frozen=True, slots=True)
-class CutTimes:
+class RollTimes:
     """The moment (ms) of a plan, and the end of a backfill's window; None: it is no backfill.
 
     Without a moment nothing waits for a lag, and nothing is due because it is old.
@@ -38,8 +38,8 @@ class CutTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedCuts:
-    """The offsets to cut segments from, both inclusive, and the estimated size of each segment in bytes."""
+class PlannedRolls:
+    """The offsets to roll segments from, both inclusive, and the estimated size of each segment in bytes."""
 
     start_offset: int
     end_offset: int
@@ -79,67 +79,67 @@ def find_gap(log: PartitionLog, coverage: Coverage, state: PartitionState) -> Ga
     return Gap(wanted, log.log_start_offset - 1) if wanted < log.log_start_offset else None
 
 
-def plan_cuts(
+def plan_rolls(
     log: PartitionLog,
-    uncut: UncutLog,
+    unsegmented: UnsegmentedLog,
     coverage: Coverage,
     state: PartitionState,
     topic: TopicSettings,
-    times: CutTimes,
+    times: RollTimes,
     max_segments: int | None,
-) -> PlannedCuts | None:
+) -> PlannedRolls | None:
     """Return what is due of `log`, after any gap; None if nothing is. Raises SourceClusterError."""
     start = max(_next_offset(log, coverage, state), log.log_start_offset)
     end = log.last_stable_offset - 1
     if times.window_end is not None and start <= end:
-        end = min(end, uncut.offset_at(times.window_end + 1) - 1)
+        end = min(end, unsegmented.offset_at(times.window_end + 1) - 1)
     if start > end:
         return None
-    density = _density(coverage) or uncut.bytes_an_offset(start)
-    end = _without_lag(uncut, end, density, topic, times.now)
+    density = _density(coverage) or unsegmented.bytes_an_offset(start)
+    end = _without_lag(unsegmented, end, density, topic, times.now)
     if start > end:
         return None
-    if uncut.closed_sizes is not None:
-        sizes = tuple(uncut.closed_sizes(start, end))
-        if not sizes and times.now is not None and _is_old(uncut, start, times.now):
+    if unsegmented.closed_sizes is not None:
+        sizes = tuple(unsegmented.closed_sizes(start, end))
+        if not sizes and times.now is not None and _is_old(unsegmented, start, times.now):
             sizes = (max(1, int((end - start + 1) * density)),)
-        return PlannedCuts(start, end, sizes[:max_segments]) if sizes else None
-    whole, bounds = uncut.rules.segment_bytes, _size_bounds(log, uncut, coverage)
+        return PlannedRolls(start, end, sizes[:max_segments]) if sizes else None
+    whole, bounds = unsegmented.rules.segment_bytes, _size_bounds(log, unsegmented, coverage)
     if (end - start + 1) * density < whole <= bounds.most:
-        density = max(density, _later_density(uncut, start, end))
+        density = max(density, _later_density(unsegmented, start, end))
     size = int((end - start + 1) * density)
     if end == log.last_stable_offset - 1:
         size = max(size, bounds.least)
     sizes = (whole,) * min(size // whole, max_segments or size)
     # What is young enough has not rolled by time.
-    if size > 0 and (times.now is None or _is_old(uncut, start, times.now)):
-        sizes = max(sizes, _rolled_sizes(uncut, start, end, density, times.now, max_segments), key=len)
-    return PlannedCuts(start, end, sizes) if sizes else None
+    if size > 0 and (times.now is None or _is_old(unsegmented, start, times.now)):
+        sizes = max(sizes, _rolled_sizes(unsegmented, start, end, density, times.now, max_segments), key=len)
+    return PlannedRolls(start, end, sizes) if sizes else None
 
 
-def as_the_topic_rolls(uncut: UncutLog, topic: TopicSettings) -> UncutLog:
-    """Return `uncut` with the topic's own segment.bytes and segment.ms in place of the brokers', if it has any."""
+def as_the_topic_rolls(unsegmented: UnsegmentedLog, topic: TopicSettings) -> UnsegmentedLog:
+    """Return `unsegmented` with the topic's own segment.bytes and segment.ms, if it has any, not the brokers'."""
     if topic.segment_bytes < 0 and topic.segment_ms < 0:
-        return uncut
-    rules = uncut.rules
+        return unsegmented
+    rules = unsegmented.rules
     segment_bytes = topic.segment_bytes if topic.segment_bytes >= 0 else rules.segment_bytes
     segment_ms = topic.segment_ms if topic.segment_ms >= 0 else rules.segment_ms
-    return replace(uncut, rules=replace(rules, segment_bytes=segment_bytes, segment_ms=segment_ms))
+    return replace(unsegmented, rules=replace(rules, segment_bytes=segment_bytes, segment_ms=segment_ms))
 
 
 def _rolled_sizes(
-    uncut: UncutLog, start: int, end: int, density: float, now: int | None, max_segments: int | None
+    unsegmented: UnsegmentedLog, start: int, end: int, density: float, now: int | None, max_segments: int | None
 ) -> tuple[int, ...]:
-    """Return the estimated sizes of the segments in [`start`, `end`] that roll by time or size, as FetchedLog cuts.
+    """Return the estimated sizes of the segments in [`start`, `end`] that FetchedLog rolls, by time or size.
 
     The last one counts once it is old. Where an earlier record has a later timestamp, no look-up finds the next roll:
     one more segment counts, and the next run plans from its end on.
     """
-    rules, sizes, at = uncut.rules, list[int](), start
+    rules, sizes, at = unsegmented.rules, list[int](), start
     for _ in range(_ROLLS_LOOKED_UP):
         try:
-            began = uncut.timestamp_at(at)
-            after = end + 1 if began < 0 else min(end + 1, uncut.offset_at(began + rules.segment_ms + 1))
+            began = unsegmented.timestamp_at(at)
+            after = end + 1 if began < 0 else min(end + 1, unsegmented.offset_at(began + rules.segment_ms + 1))
         except TieredStorageError:
             if at == start:
                 raise
@@ -164,9 +164,9 @@ def _rolled_sizes(
     return tuple(sizes[:max_segments])
 
 
-def _is_old(uncut: UncutLog, start: int, now: int) -> bool:
+def _is_old(unsegmented: UnsegmentedLog, start: int, now: int) -> bool:
     """Return whether the record at `start` is old enough for less than a whole segment."""
-    return uncut.offset_at(now - uncut.rules.tail_ms + 1) > start
+    return unsegmented.offset_at(now - unsegmented.rules.tail_ms + 1) > start
 
 
 def _next_offset(log: PartitionLog, coverage: Coverage, state: PartitionState) -> int:
@@ -184,9 +184,9 @@ def _density(coverage: Coverage) -> float | None:
     return last.size / (last.end_offset - last.start_offset + 1)
 
 
-def _later_density(uncut: UncutLog, start: int, end: int) -> float:
+def _later_density(unsegmented: UnsegmentedLog, start: int, end: int) -> float:
     """Return the bytes an offset takes in the middle or at the end, the smaller: one large record makes no segment."""
-    return min(uncut.bytes_an_offset((start + end) // 2), uncut.bytes_an_offset(end))
+    return min(unsegmented.bytes_an_offset((start + end) // 2), unsegmented.bytes_an_offset(end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,27 +197,27 @@ class _SizeBounds:
     most: int
 
 
-def _size_bounds(log: PartitionLog, uncut: UncutLog, coverage: Coverage) -> _SizeBounds:
+def _size_bounds(log: PartitionLog, unsegmented: UnsegmentedLog, coverage: Coverage) -> _SizeBounds:
     """Return the bounds by the size of the log on its leader's disk; the widest if nobody knows it."""
-    held = uncut.size_on_disk
+    held = unsegmented.size_on_disk
     if held is None:
         return _SizeBounds(0, sys.maxsize)
     remote = list(coverage.ranges_from(log.log_start_offset))
     most = held - sum(each.segment.size for each in remote if each.start_offset >= log.log_start_offset)
     # The log start may be the last offset of the first local segment, and what is not stable yet is on disk too.
-    least = held - sum(each.segment.size for each in remote) - uncut.rules.segment_bytes
+    least = held - sum(each.segment.size for each in remote) - unsegmented.rules.segment_bytes
     is_stable = log.high_watermark in {None, log.last_stable_offset}
     return _SizeBounds(max(0, least) if is_stable else 0, most)
 
 
-def _without_lag(uncut: UncutLog, end: int, density: float, topic: TopicSettings, now: int | None) -> int:
+def _without_lag(unsegmented: UnsegmentedLog, end: int, density: float, topic: TopicSettings, now: int | None) -> int:
     """Return the last offset up to `end` that one of the topic's two lags (KIP-1241) lets through; -1 if none does."""
     lag_ms, lag_bytes = topic.remote_copy_lag_ms, topic.remote_copy_lag_bytes
     if lag_ms == 0 or now is None:
         return end
     ends = [-1]
     if lag_ms > 0:
-        ends.append(min(end, uncut.offset_at(now - lag_ms + 1) - 1))
+        ends.append(min(end, unsegmented.offset_at(now - lag_ms + 1) - 1))
     if lag_bytes >= 0 and density > 0:
         ends.append(end - int(lag_bytes / density))
     return max(ends)
