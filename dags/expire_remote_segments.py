@@ -1,9 +1,9 @@
 """Delete remote segments past total retention, every hour, and clean up after copies that never finished.
 
-A run first moves our log start, so that readers no longer see the expired segments, and then marks them. The first run
-after remote.log.deletion.grace.ms deletes their objects. It deletes only if remote deletion is allowed for the topic.
-A backfill takes its window's end as now. Scheduled runs only plan until scheduled.deletion.enable is set; see
-plan_deletions.
+A run first moves the global log start, so that readers no longer see the expired segments, and then marks them. The
+first run after remote.log.deletion.grace.ms deletes their objects. It deletes only if remote deletion is allowed for
+the topic. A backfill takes its window's end as now. Scheduled runs only plan until scheduled.deletion.enable is set;
+see plan_deletions.
 """
 
 from __future__ import annotations

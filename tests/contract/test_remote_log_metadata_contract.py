@@ -503,7 +503,7 @@ def test_partitions_are_listed_once_they_had_a_segment(store: MetadataStore, lea
     assert [partition.topic for partition in store.segments.list_partitions()] == ["orders", "orders"]
 
 
-def test_our_log_start_only_moves_up(store: MetadataStore, lease: Lease) -> None:
+def test_the_global_log_start_only_moves_up(store: MetadataStore, lease: Lease) -> None:
     seen = [store.segments.log_start_offset(ORDERS_0)]
     for offset in (0, 100, 50, 101):
         store.segments.advance_log_start_offset(ORDERS_0, offset, lease)

@@ -1,4 +1,4 @@
-"""Trims below our log start of logs that forked: only records that were deleted remotely are removed."""
+"""Trims below the global log start of logs that forked: only records that were deleted remotely are removed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ended_below(files: RemoteLogFiles, before: int) -> None:
 
 @pytest.mark.parametrize("verifies", [True, False])
 @pytest.mark.parametrize("cut_there", [300, 500])
-def test_retain_leaves_a_fork_that_was_elsewhere_when_our_log_start_moved(
+def test_retain_leaves_a_fork_that_was_elsewhere_when_the_global_log_start_moved(
     tmp_path: Path, cut_there: int, verifies: bool
 ) -> None:
     here = write(tmp_path / "here", [5] * 4, "shared")
@@ -59,7 +59,7 @@ def test_retain_leaves_a_fork_that_was_elsewhere_when_our_log_start_moved(
     ended_below(files, 100)
     before = local_values(there)
 
-    # Segments above our log start stay local, so none of them is compared by itself.
+    # Segments above the global log start stay local, so none of them is compared by itself.
     kept = {"orders": {**ENABLED, "local.retention.bytes": 10**9}}
     files = over(tmp_path, there, topics=kept, **{"remote.log.verify.before.trim": verifies})
     files.clock.now += 10**9
@@ -98,7 +98,7 @@ def test_retain_leaves_a_fork_of_what_a_person_deleted(tmp_path: Path) -> None:
 def test_retain_leaves_a_fork_though_all_that_is_remote_was_copied_from_it(
     tmp_path: Path, cut_there: int, verifies: bool
 ) -> None:
-    """The other log was copied and deleted, so the two logs differ in nothing above our log start."""
+    """The other log was copied and deleted, so the two logs differ in nothing above the global log start."""
     here, there = forked(tmp_path, [5] * 4, [5] * 30, [])
     write(there, [5] * 60, "there", cut_there)
     with over(tmp_path, here).open() as remote_log:
@@ -197,7 +197,7 @@ def test_deleted_records_are_trimmed_whatever_the_segment_boundaries(
 
 @settings(max_examples=USUAL_EXAMPLES // 2, deadline=None)
 @given(SIZES, SIZES, SIZES, SEGMENT_BYTES, SEGMENT_BYTES, st.sampled_from([0.3, 0.8, 1]))
-def test_no_record_of_a_fork_gets_lost_below_our_log_start(
+def test_no_record_of_a_fork_gets_lost_below_the_global_log_start(
     shared: list[int], ours: list[int], theirs: list[int], cut_here: int, cut_there: int, share: float
 ) -> None:
     with TemporaryDirectory() as folder:

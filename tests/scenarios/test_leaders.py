@@ -90,7 +90,7 @@ def test_after_an_unclean_election_readers_follow_the_new_leader(brokers: Broker
 
 
 def test_no_manifest_has_a_leader_epoch_that_every_log_forgot(brokers: Brokers, files: RemoteLogFiles) -> None:
-    """Our log start moved while a new leader had an empty log, before any copy of it."""
+    """The global log start moved while a new leader had an empty log, before any copy of it."""
     brokers.append(6)
     brokers.elect(1)
     with opened(files, brokers, 1) as remote_log:

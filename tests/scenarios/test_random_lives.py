@@ -1,7 +1,7 @@
 """Random histories of a partition: elections, truncations, copies that succeed or die, and retention.
 
-In every history readers get what the current leader has from our log start on, each offset once. After leftovers are
-deleted, the audit is clean (scenarios 8, 9, 10, 17, 19, 20, 33, 36).
+In every history readers get what the current leader has from the global log start on, each offset once. After leftovers
+are deleted, the audit is clean (scenarios 8, 9, 10, 17, 19, 20, 33, 36).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from tiered_storage.remote_log.storage.documents.object_names import partition_f
 REPLICAS = (0, 1)
 COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 _OTHER_LEADERS = re.compile(r"offsets (\d+) to (\d+) were copied under other leader epochs than")
-_NEVER_SENT = re.compile(r"is a fork of the log: at offsets (\d+) to (\d+), below our log start")
+_NEVER_SENT = re.compile(r"is a fork of the log: at offsets (\d+) to (\d+), below the global log start")
 _LAST_COPY = re.compile(r"an unfinished copy, .* nothing else holds offsets \d+ to (\d+): it stays")
 _WRITTEN_AGAIN = "'tiered-storage repair' writes it again from the metadata"
 STEPS = st.integers(0, 12)
@@ -229,7 +229,7 @@ class PartitionLives(RuleBasedStateMachine):
             ), report.failures
 
     def was_never_sent(self, remote_log: RemoteLogManager, failure: Finding) -> bool:
-        """Whether local records below our log start stay because another leader than the copied one wrote them."""
+        """Whether local records below the global log start stay because the copied leader did not write them."""
         found = _NEVER_SENT.search(failure.message)
         if found is None:
             return False
@@ -288,7 +288,7 @@ class PartitionLives(RuleBasedStateMachine):
 
     @rule(dry_run=st.booleans())
     def undelete(self, dry_run: bool) -> None:
-        """Undelete marked segments that still exist, without a gap up to our log start."""
+        """Undelete marked segments that still exist, without a gap up to the global log start."""
         with unsynced(), self.open() as remote_log:
             before = remote_log.segments.log_start_offset(self.partition)
             with suppress(ConfigurationError):
@@ -477,13 +477,13 @@ class PartitionLives(RuleBasedStateMachine):
 
     @rule()
     def read(self) -> None:
-        """Read from our log start: exactly what the leader has."""
+        """Read from the global log start: exactly what the leader has."""
         with self.open() as remote_log:
-            our_start = remote_log.segments.log_start_offset(self.partition)
+            global_log_start = remote_log.segments.log_start_offset(self.partition)
             reader = plain_reader(remote_log).open(self.partition)
-            assert reader.log_end_offset == max(self.brokers.end, our_start or 0)
-            if our_start is not None:
-                assert reader.log_start_offset == our_start
+            assert reader.log_end_offset == max(self.brokers.end, global_log_start or 0)
+            if global_log_start is not None:
+                assert reader.log_start_offset == global_log_start
             found = [record.value for record in reader.records(reader.log_start_offset)]
             assert found == self.brokers.values(reader.log_start_offset)
 

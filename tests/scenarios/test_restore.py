@@ -200,7 +200,7 @@ def test_a_topic_can_be_restored_under_another_name(files: RemoteLogFiles, targe
 # ------------------------------------------------------------------------------------------- log starts and leaders
 
 
-def test_our_log_start_is_restored(files: RemoteLogFiles, target: Path) -> None:
+def test_the_global_log_start_is_restored(files: RemoteLogFiles, target: Path) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
         remote_log.segments.advance_log_start_offset(ORDERS_0, 13, lease)

@@ -179,7 +179,7 @@ def test_expiring_segments_that_were_never_copied_needs_both_rights(tmp_path: Pa
 # ---------------------------------------------------------------------------------------------------- 19: log starts
 
 
-def test_our_log_start_is_moved_by_a_person(tmp_path: Path) -> None:
+def test_the_global_log_start_is_moved_by_a_person(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     assert run_on(files, "delete-records", "orders", 0, "--before", 15).exit_code == 0
 

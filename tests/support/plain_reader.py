@@ -109,7 +109,7 @@ class PartitionReader:
     partition: TopicIdPartition
     local: PartitionLog | None
     coverage: Coverage
-    our_log_start: int
+    global_log_start: int
     storage: RemoteStorageManager
     _remote_indexes: tuple[str, RemoteIndexes] | None = field(default=None, repr=False)
 
@@ -119,14 +119,14 @@ class PartitionReader:
         starts = [covered.start_offset for covered in self.coverage.ranges[:1]]
         if self.local is not None:
             starts.append(self.local.log_start_offset)
-        return max(self.our_log_start, min(starts, default=0))
+        return max(self.global_log_start, min(starts, default=0))
 
     @property
     def log_end_offset(self) -> int:
         """The offset after the last one that is stable; what is remote is, though a restored local log may lag."""
         remote_end = 0 if self.coverage.end_offset is None else self.coverage.end_offset + 1
         local_end = 0 if self.local is None else self.local.last_stable_offset
-        return max(self.our_log_start, remote_end, local_end)
+        return max(self.global_log_start, remote_end, local_end)
 
     def fetch(self, offset: int) -> FetchedBatches:
         """Return some batches, beginning with the one that holds `offset`; none at the end or after it.

@@ -343,7 +343,7 @@ def end_below(
     partition: TopicIdPartition = ORDERS_0,
     to_mark: Sequence[RemoteLogSegmentMetadata] = (),
 ) -> None:
-    """Move our log start; the store's manifest marks `to_mark` for deletion before the metadata do."""
+    """Move the global log start; the store's manifest marks `to_mark` for deletion before the metadata do."""
     lease = held_by(remote_log, "test", partition)
     move_log_start(remote_log, offset, lease, to_mark)
     remote_log.leases.release(lease)
@@ -357,7 +357,7 @@ def held_by(remote_log: RemoteLogManager, owner: str, partition: TopicIdPartitio
 def move_log_start(
     remote_log: RemoteLogManager, offset: int, lease: Lease, to_mark: Sequence[RemoteLogSegmentMetadata] = ()
 ) -> None:
-    """Move our log start under `lease`, in the store's manifest first."""
+    """Move the global log start under `lease`, in the store's manifest first."""
     partition = lease.topic_id_partition
     state = replace(remote_log.segments.partition_state(partition), log_start_offset=offset)
     stored = StoredState.of(state, remote_log.segments.list_remote_log_segments(partition), to_mark)

@@ -214,7 +214,7 @@ def test_at_the_end_there_is_nothing_and_outside_it_is_an_error_that_names_the_r
                     read(outside)
 
 
-def test_the_log_starts_where_the_first_tier_does_but_not_below_our_log_start(tmp_path: Path) -> None:
+def test_the_log_starts_where_the_first_tier_does_but_not_below_the_global_log_start(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         trim(remote_log, 20)

@@ -1,6 +1,6 @@
 """What a consumer gets if remote records cannot be read: one table from our errors to Kafka's codes, and its alarms.
 
-    below our log start, or deleted while it was read       OFFSET_OUT_OF_RANGE, and only then: after it a consumer
+    below the global log start, or deleted during the read  OFFSET_OUT_OF_RANGE, and only then: after it a consumer
                                                             starts over by auto.offset.reset
     an epoch that is not the partition's                    FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH
     busy, over quota, or not in time                        no error and no records: a consumer asks again.

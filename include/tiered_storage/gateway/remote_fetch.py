@@ -4,7 +4,7 @@ The broker answers first, so its rights, quotas and epochs decide. Only a partit
 OFFSET_OUT_OF_RANGE is looked for in the remote log:
 
     above the high watermark                                            OFFSET_OUT_OF_RANGE stays
-    below our log start, or the topic id has no remote log              OFFSET_OUT_OF_RANGE stays
+    below the global log start, or the topic id has no remote log       OFFSET_OUT_OF_RANGE stays
     remote                                                              whole batches, within the limits of the Fetch
     between the remote log's end and the broker's log start (a hole)    KAFKA_STORAGE_ERROR, or a batch without records
                                                                         where gateway.skip.missing.offsets says so

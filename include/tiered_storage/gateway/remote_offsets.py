@@ -1,6 +1,6 @@
 """Offsets and leader epochs over both tiers: the broker answers first, and what is remote corrects its answer.
 
-    EARLIEST (-2)                   our log start, if anything is remote
+    EARLIEST (-2)                   the global log start, if anything is remote
     LATEST (-1), EARLIEST_LOCAL (-4)        the broker's
     MAX_TIMESTAMP (-3)              the remote record, if no record of the broker is later in time
     LATEST_TIERED (-5)              the last remote offset

@@ -236,7 +236,7 @@ class RemotePartitionDeleteMetadata:
 
 @dataclass(frozen=True, slots=True)
 class EarlierLogStart:
-    """Our log start (inclusive) until a deletion moved it at `moved_at` (ms)."""
+    """The global log start (inclusive) until a deletion moved it at `moved_at` (ms)."""
 
     offset: int
     moved_at: int
@@ -260,8 +260,8 @@ def _thinned(earlier: tuple[EarlierLogStart, ...], now: int) -> tuple[EarlierLog
 class PartitionState:
     """The state of a partition besides its segments.
 
-    `log_start_offset` is OUR log start (inclusive), None if nothing was ever decided. `lineage` are the leader epochs
-    that we saw, empty if none were recorded. `delete_state` is None unless the partition is being deleted.
+    `log_start_offset` is the global log start (inclusive), None if nothing was ever decided. `lineage` are the leader
+    epochs that we saw, empty if none were recorded. `delete_state` is None unless the partition is being deleted.
     `earlier_log_starts`, oldest first, are what an undelete returns to; equality ignores them, since earlier releases
     keep none.
     """
@@ -272,21 +272,21 @@ class PartitionState:
     earlier_log_starts: tuple[EarlierLogStart, ...] = field(default=(), compare=False)
 
     def log_start_before(self, moment: int) -> int:
-        """Return our log start as it was before `moment` (ms), as far back as is kept."""
+        """Return the global log start as it was before `moment` (ms), as far back as is kept."""
         earlier = (each.offset for each in self.earlier_log_starts if each.moved_at >= moment)
         return next(earlier, self.log_start_offset or 0)
 
     def log_start_passed(self, offset: int) -> int:
-        """Return when (ms) our log start last moved above `offset`, 0 if that is not kept."""
+        """Return when (ms) the global log start last moved above `offset`, 0 if that is not kept."""
         return max((each.moved_at for each in self.earlier_log_starts if each.offset <= offset), default=0)
 
     def with_log_start(self, offset: int, moved_at: int) -> Self:
-        """Return this state with our log start moved up to `offset` at `moved_at` (ms)."""
+        """Return this state with the global log start moved up to `offset` at `moved_at` (ms)."""
         earlier = (*self.earlier_log_starts, EarlierLogStart(self.log_start_offset or 0, moved_at))
         return replace(self, log_start_offset=offset, earlier_log_starts=_thinned(earlier, moved_at))
 
     def undeleted(self, log_start_offset: int) -> Self:
-        """Return this state with its deletion taken back, and our log start no higher than `log_start_offset`."""
+        """Return this state with its deletion taken back, its global log start at most `log_start_offset`."""
         if self.log_start_offset is None or log_start_offset >= self.log_start_offset:
             return replace(self, delete_state=None)
         earlier = tuple(each for each in self.earlier_log_starts if each.offset < log_start_offset)

@@ -83,7 +83,7 @@ class PlanExpiryOperator(DeletionPlanOperator):
 
 
 class MarkDeletedOperator(RemoteLogOperator):
-    """Move our log starts and mark the segments below them DELETE_SEGMENT_STARTED.
+    """Move global log starts and mark the segments below them DELETE_SEGMENT_STARTED.
 
     Returns, for DeleteSegmentsOperator, the path of the list of what the plan and this task left out.
 

@@ -37,7 +37,7 @@ def part_of(ledger: Ledger, path: Path, chosen: Callable[[int, int], bool]) -> L
 
 
 def delete_remote_records(site: LiveSite, topic: str, before: Mapping[int, int]) -> None:
-    """Move our log starts, as soon as no run has the partition."""
+    """Move global log starts, as soon as no run has the partition."""
     for partition, offset in before.items():
         command = ("delete-records", topic, partition, "--before", offset)
         wait_for(partial(_succeeds, site, *command), partial(str, command))
@@ -73,7 +73,7 @@ def set_retention(brokers: BrokerCluster, topic: str, retention_ms: int) -> None
         each.result(REQUEST_SECONDS)
 
 
-def test_our_log_start_takes_remote_segments_with_it_and_the_brokers_takes_none(
+def test_the_global_log_start_takes_remote_segments_with_it_and_the_brokers_takes_none(
     remote_servers: RemoteServers, tmp_path: Path
 ) -> None:
     topic, ledger, brokers = "log-starts", Ledger(tmp_path / "ledger.csv"), remote_servers.brokers

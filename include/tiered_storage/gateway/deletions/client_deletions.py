@@ -5,7 +5,7 @@ have is asked before the broker gets it: afterwards a deleted topic has none, an
 
     the broker answers          DeleteRecords                           DeleteTopics
     an error                    is passed on, and nothing happens       is passed on, and nothing happens
-    success                     our log start moves up to the offset    what is remote of the id is marked
+    success                     the global log start moves up to the offset    what is remote of the id is marked
     remotely refused            POLICY_VIOLATION                        success: it stays, for a person to decide
     remotely failed             KAFKA_STORAGE_ERROR: a client that      success: it stays, for a person to decide
                                 asks again completes it

@@ -1,6 +1,6 @@
 """What clients deleted at the brokers is deleted from the remote log too, by the rules of every other deletion.
 
-    DeleteRecords   our log start moves to the offset, as by 'tiered-storage delete-records'
+    DeleteRecords   the global log start moves to the offset, as by 'tiered-storage delete-records'
     DeleteTopics    what is remote of the topic's id is marked, as by 'tiered-storage delete-topic'
 
 Permissions, the stop of all deletions, leases and the generation of the metadata decide here too. These calls block;
@@ -114,7 +114,7 @@ class RemoteLogChanges:
         self._owner = f"tiered-storage gateway {socket.gethostname()}/{os.getpid()}"
 
     def delete_records(self, wanted: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, LogStart]:
-        """Move our log starts to the offsets of `wanted`, up to which the brokers have deleted, and mark what is below.
+        """Move global log starts to the offsets of `wanted`, up to which the brokers have deleted, and mark what is below.
 
         Where the log begins at the offset or later already, nothing changes.
         """

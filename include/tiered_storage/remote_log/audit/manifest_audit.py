@@ -58,7 +58,7 @@ class ManifestAudit:
         try:
             manifest = self.manifests.read_numbered(partition, newest)
         except (RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
-            message = f"{error}; until then a rebuild would not know our log start: {_REPAIR}"
+            message = f"{error}; until then a rebuild would not know the global log start: {_REPAIR}"
             return Anomaly(kind_of(error), name, message, partition)
         wrong = self._disagreement(manifest, expected) or self._marked_in_vain(manifest)
         if wrong is None:
@@ -72,7 +72,7 @@ class ManifestAudit:
         decided = state.log_start_offset is not None or state.delete_state is not None
         if not decided and not finished(list(self.context.segments.list_remote_log_segments(partition))):
             return None
-        message = f"the partition has no document: a rebuild would not know our log start; {_REPAIR}"
+        message = f"the partition has no document: a rebuild would not know the global log start; {_REPAIR}"
         return Anomaly(AnomalyKind.MISSING_OBJECT, partition_manifests_folder(partition), message, partition)
 
     def _marked_in_vain(self, manifest: PartitionManifest) -> str | None:

@@ -1,7 +1,7 @@
 """Find missing offsets, and offsets held twice, along one partition's lineage.
 
 The tiers must meet: readers cannot get offsets between the end of the remote log and the start of the local one, or
-between our log start and the first remote segment.
+between the global log start and the first remote segment.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def offset_anomalies(
     Without `local`, only gaps within the remote tier are found. Offsets that a later leader truncated are ignored,
     however many copies there are: no reader gets them, and they expire.
 
-    Before our log start was first set, nothing is missing at either end.
+    Before the global log start was first set, nothing is missing at either end.
     """
     lineage = _lineage(state, local)
     coverage = Coverage.of(segments, lineage)

@@ -195,7 +195,7 @@ def _keep_in_store(commits: Sequence[_Commit], context: RemoteLogContext) -> Non
 
 
 def _write(commits: Sequence[_Commit], metadata: RemoteLogMetadataManager) -> None:
-    """Write all decisions in a few transactions, our log starts first: readers must find no gap."""
+    """Write all decisions in a few transactions, global log starts first: readers must find no gap."""
     holding = [each for each in commits if each.lost is None]
     lineages = [(each.partition, each.lineage, each.lease) for each in holding if each.lineage]
     log_starts = [(each.partition, each.log_start, each.lease) for each in holding if each.log_start is not None]
@@ -221,11 +221,11 @@ def _write(commits: Sequence[_Commit], metadata: RemoteLogMetadataManager) -> No
 
 
 def _first_log_start(local: PartitionLog, first: RemoteLogSegmentMetadata) -> int:
-    """Return our log start after the first commit, whose first segment is `first`. Offsets missing above it are lost.
+    """Return the global log start after the first commit, whose first segment is `first`.
 
-    It is the start of the local log, or that of `first` if the local log moved past it during the copy. If readers
-    already saw `first` (rebuilt metadata without a log start), it is the smaller of the two: a broker's log start,
-    which trimming moves, must not hide readable records.
+    Offsets missing above it are lost. It is the start of the local log, or that of `first` if the local log moved past
+    it during the copy. If readers already saw `first` (rebuilt metadata without a log start), it is the smaller of the
+    two: a broker's log start, which trimming moves, must not hide readable records.
     """
     if _is_visible(first):
         return min(local.log_start_offset, first.start_offset)

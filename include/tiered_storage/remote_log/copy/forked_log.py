@@ -4,8 +4,8 @@ If a log directory is copied and then written to in both places, two logs have o
 distinguish them; the checksums of batches do. Each operation compares as much as it needs:
 
 - Trimming compares every batch before it removes a segment.
-- Expiry compares every batch that is in both tiers and falls below our log start. It also compares the last remote
-  segment that the local log shares.
+- Expiry compares every batch that is in both tiers and falls below the global log start. It also compares the last
+  remote segment that the local log shares.
 - A repair takes local batches for a damaged segment only if they have the checksum that was sent. If that does not
   apply, it compares every batch that can still be read, which must include the last one.
 - The plan of a copy compares the last remote batch. The run compares the whole remote segment that it continues, as far

@@ -79,8 +79,8 @@ class StoredState:
     ) -> Self:
         """Return that of a partition in `state` with `segments`, of which `to_mark` are about to be marked.
 
-        Does not list segments that our log start or the deletion of the partition covers. Nor does it list unfinished
-        ones: the store itself shows that they have no reader, or they may be the last copy of their offsets
+        Does not list segments that the global log start or the deletion of the partition covers. Nor does it list
+        unfinished ones: the store itself shows that they have no reader, or they may be the last copy of their offsets
         (OrphanCheck).
         """
         if is_wholly_deleted(state):
@@ -204,7 +204,9 @@ def _ensure_documented(manifest: PartitionManifest, metadata: RemoteLogMetadataM
     state = metadata.partition_state(partition)
     what = None
     if (state.log_start_offset or 0) > (stored.log_start_offset or 0):
-        what = f"our log start is {state.log_start_offset}, but {stored.log_start_offset} in the store's document"
+        what = (
+            f"the global log start is {state.log_start_offset}, but {stored.log_start_offset} in the store's document"
+        )
     elif state.delete_state is not None and (stored.delete_state is None or stored.delete_state < state.delete_state):
         what = f"its deletion is {state.delete_state.name}, which the store's document does not record"
     elif not is_wholly_deleted(stored) and len(manifest.marked) < MAX_MARKED:

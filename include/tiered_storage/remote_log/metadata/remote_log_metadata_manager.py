@@ -30,7 +30,7 @@ Outcome: TypeAlias = RemoteLogSegmentMetadata | LeaseLostError | InvalidTransiti
 """A segment after a change, or the error that refused it."""
 
 LogStart: TypeAlias = tuple[TopicIdPartition, int, Lease]
-"""A move of our log start (inclusive) of a partition, and the lease for it."""
+"""A move of the global log start (inclusive) of a partition, and the lease for it."""
 
 ObservedLineage: TypeAlias = tuple[TopicIdPartition, Sequence[EpochEntry], Lease]
 """The leader epochs to record for a partition, and the lease for it."""
@@ -174,13 +174,13 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def log_start_offset(self, partition: TopicIdPartition) -> int | None:
-        """Return OUR log start offset (inclusive); None if nothing was ever decided."""
+        """Return the global log start offset (inclusive); None if nothing was ever decided."""
         ...
 
     def advance_log_start_offset(
         self, partition: TopicIdPartition, offset: int, lease: Lease, moved_at: int | None = None
     ) -> None:
-        """Move our log start up to `offset`; a lower offset than the known one changes nothing.
+        """Move the global log start up to `offset`; a lower offset than the known one changes nothing.
 
         With `moved_at` (ms), the previous one is kept among the partition's earlier ones, for undelete; the first move
         keeps 0. Raises LeaseLostError, and ConfigurationError for a negative offset.
@@ -206,7 +206,7 @@ class RemoteLogMetadataManager(Protocol):
     ) -> Sequence[RemoteLogSegmentMetadata]:
         """Undo a deletion atomically; return the segments after it.
 
-        The segments return to COPY_SEGMENT_FINISHED at `event_timestamp` (ms), our log start returns to
+        The segments return to COPY_SEGMENT_FINISHED at `event_timestamp` (ms), the global log start returns to
         `log_start_offset` if that is lower, and the partition is no longer deleted as a whole. Raises LeaseLostError;
         InvalidTransitionError for a segment that is not marked, or was never finished, and if the deletion of the
         partition is FINISHED; ConfigurationError for a segment or a lease of another partition.

@@ -29,7 +29,7 @@ class OffsetRule(StrEnum):
 class TierOffsets:
     """Where the tiers of a partition begin and end; ends are exclusive. None: there is no such tier, or it is unseen.
 
-    `local_end` is the high watermark, the last end that brokers show. `log_start` is our log start.
+    `local_end` is the high watermark, the last end that brokers show. `log_start` is the global log start.
     """
 
     local_start: int | None = None

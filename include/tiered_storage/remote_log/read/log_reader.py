@@ -207,7 +207,7 @@ class RemoteLogReader:
             view = await self._views.refreshed(partition, deadline)
             found = await self._find(view, spec, isolation, deadline)
         if not visible_only and not is_certain(view, spec, found):
-            view.ensure_not_hidden(view.our_log_start)
+            view.ensure_not_hidden(view.global_log_start)
         return found
 
     async def _find(
@@ -331,8 +331,8 @@ class RemoteLogReader:
     def _known(self, partition: TopicIdPartition, segment_id: str) -> RemoteLogSegmentMetadata | None:
         """Return a finished segment that the view lacks: a second copy, or one that was committed since the last look.
 
-        Raises RecordsDeletedError if it was deleted with its topic or lies below our log start, even if its objects
-        still exist.
+        Raises RecordsDeletedError if it was deleted with its topic or lies below the global log start, even if its
+        objects still exist.
         """
         state = self._context.segments.partition_state(partition)
         for segment in self._context.segments.list_remote_log_segments(partition):

@@ -40,12 +40,12 @@ class PartitionView:
     partition: TopicIdPartition
     local: PartitionLog | None
     coverage: Coverage
-    our_log_start: int
+    global_log_start: int
     lineage: tuple[EpochEntry, ...]
     undecided_from: int | None = None
     """The start of the first transaction without a visible end; None: there is none, or nobody searched for it."""
     is_log_start_known: bool = False
-    """Whether our log start was ever set: then offsets missing after it were lost, and are never skipped."""
+    """Whether the global log start was ever set: then offsets missing after it were lost, and are never skipped."""
     hidden: InvalidLogDirectoryError | None = None
     """Why the local tier could not be read, although there may be one; None: it could, or there is none."""
     copies_under_way: tuple[tuple[int, int], ...] = ()
@@ -61,11 +61,11 @@ class PartitionView:
     def log_start_offset(self) -> int:
         """The first readable offset, in either tier, unless it was lost."""
         if self.is_log_start_known:
-            return self.our_log_start
+            return self.global_log_start
         starts = [covered.start_offset for covered in self.coverage.ranges[:1]]
         if self.local is not None:
             starts.append(self.local.log_start_offset)
-        return max(self.our_log_start, min(starts, default=0))
+        return max(self.global_log_start, min(starts, default=0))
 
     @property
     def remote_end(self) -> int:
@@ -81,7 +81,7 @@ class PartitionView:
         """The first local offset; the log's end if nothing is local."""
         if self.local is None:
             return self.end_offset(Isolation.READ_UNCOMMITTED)
-        return max(self.our_log_start, self.local.log_start_offset)
+        return max(self.global_log_start, self.local.log_start_offset)
 
     def end_offset(self, isolation: Isolation) -> int:
         """Return the offset after the last one that a reader may see; all remote offsets are stable."""
@@ -125,7 +125,7 @@ class PartitionView:
 
     def ensure_not_hidden(self, offset: int) -> None:
         """Raise the error of an unreadable local tier if that might have `offset`."""
-        if self.hidden is not None and offset >= self.our_log_start:
+        if self.hidden is not None and offset >= self.global_log_start:
             # The same error is raised many times, and must not keep the frames of earlier readers alive.
             raise self.hidden.with_traceback(None) from None
 

@@ -239,7 +239,7 @@ class MetadataRebuild:
 def _state_of(stored: StoredPartition) -> PartitionState:
     """Return the state of a partition: that of its document, as far as it still holds.
 
-    If no document has our log start, the first commit sets it from the local log. But if complete, unrecorded
+    If no document has the global log start, the first commit sets it from the local log. But if complete, unrecorded
     segments may lie below the finished ones, our log begins at 0, so that they do not count as expired, and audits
     report the gap. A deletion that was FINISHED begins again if any object of the partition exists.
     """

@@ -160,7 +160,9 @@ def _read(
     )
 
 
-_LOST = "our log start, the lineage and the deletion marks are unknown: everything in the store is readable again"
+_LOST = (
+    "the global log start, the lineage and the deletion marks are unknown: everything in the store is readable again"
+)
 _NO_DOCUMENT = (
     f"the store has no document of it: {_LOST}; if records of it had been deleted, 'tiered-storage delete-records' "
     "deletes them again"

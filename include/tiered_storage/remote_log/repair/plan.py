@@ -186,8 +186,8 @@ class _PartitionRepair:
         return (
             "restore the objects from a backup or from a version in the store, or name the log directory of another "
             "replica in log.dirs (of a running cluster: let that replica lead the partition) and repair again; or give "
-            f"up everything before offset {end_offset + 1}: our log start then moves at your command ('tiered-storage "
-            "delete-records' with --give-up)"
+            f"up everything before offset {end_offset + 1}: the global log start then moves at your command "
+            "('tiered-storage delete-records' with --give-up)"
         )
 
 

@@ -109,7 +109,7 @@ class StoreCopier:
         ensure_encodes(storage, encoding)
         sent = replace(data(remote), encoding=encoding, ends=remote.chunk_ends)
         custom_metadata = storage.copy_log_segment_data(copied, sent)
-        # In the order of every commit: the store first, and our log start before the segment is visible.
+        # In the order of every commit: the store first, and the global log start before the segment is visible.
         stored_state = StoredState.of(replace(state, lineage=lineage), metadata.list_remote_log_segments(partition))
         write_partition_state(storage, context.leases, lease, stored_state, context.clock())
         metadata.put_lineage(partition, lineage, lease)

@@ -126,25 +126,25 @@ def _restored(
     request: RestoreRequest,
 ) -> RestoredPartition | None:
     """Return what is restored of a partition: the `chosen` of its `segments`; None if that is nothing."""
-    our_start = state.log_start_offset or 0
+    global_log_start = state.log_start_offset or 0
     if not chosen:
         if not request.is_whole or state.log_start_offset is None:
             return None
-        return RestoredPartition(partition, (), our_start, our_start, ())
+        return RestoredPartition(partition, (), global_log_start, global_log_start, ())
     log_end = chosen[-1].end_offset + 1
-    log_start = max(our_start, chosen[0].start_offset)
+    log_start = max(global_log_start, chosen[0].start_offset)
     lineage = epochs_within(whole_lineage(finished(segments), state.lineage), log_start, log_end - 1)
     return RestoredPartition(partition, tuple(chosen), log_start, log_end, lineage, tuple(behind))
 
 
-def _without_overlaps(coverage: Coverage, our_start: int) -> list[RestoredSegment]:
-    """Return the ranges at or above our log start, each offset in one of them only."""
+def _without_overlaps(coverage: Coverage, global_log_start: int) -> list[RestoredSegment]:
+    """Return the ranges at or above the global log start, each offset in one of them only."""
     segments: list[RestoredSegment] = []
     reached = 0
     for covered in coverage.ranges:
         start = max(covered.start_offset, reached)
         reached = covered.end_offset + 1
-        if start <= covered.end_offset and covered.end_offset >= our_start:
+        if start <= covered.end_offset and covered.end_offset >= global_log_start:
             segments.append(RestoredSegment(covered.segment, start, covered.end_offset))
     return segments
 
@@ -210,7 +210,7 @@ def _undecided(restored: RestoredPartition, storage: RemoteStorageManager) -> It
 
 
 def _gaps(restored: RestoredPartition, state: PartitionState, request: RestoreRequest) -> Iterable[Finding]:
-    """Yield the ranges of offsets that are missing between the segments, and between our log start and the first."""
+    """Yield the ranges of offsets that are missing between the global log start, the first segment, and the others."""
     reached = restored.first_offset
     if state.log_start_offset is not None and request.from_timestamp is None:
         reached = min(reached, max(state.log_start_offset, request.from_offset or 0))

@@ -148,7 +148,7 @@ class RemoteLogDeletions:
         if not plan.is_held_whole and not topic.remote_deletion_allowed:
             raise DeletionRefusedError(
                 f"{plan.topic_id_partition}: remote deletion is no longer allowed since this was planned, and the "
-                "segments below our log start may be the last copy: nothing of it was deleted"
+                "segments below the global log start may be the last copy: nothing of it was deleted"
             )
 
     def plan_expiry(
@@ -171,7 +171,7 @@ class RemoteLogDeletions:
     def mark_expired(
         self, plans: Iterable[ExpiryPlan], owner: str, *, gives_up: bool = False
     ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
-        """Move our log starts and mark what lies below; see ExpiryMarking.
+        """Move global log starts and mark what lies below; see ExpiryMarking.
 
         A plan may be old: nothing is marked that the present decisions and settings would keep. Raises
         DeletionRefusedError if a person stopped all deletions, and OutdatedMetadataError, before anything changes, if

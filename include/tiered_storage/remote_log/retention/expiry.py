@@ -1,12 +1,12 @@
 """Total retention: the oldest offsets expire, in the remote tier and so for every reader.
 
-KIP-405: retention.ms and retention.bytes count both tiers. Our log start moves first, so that readers no longer see
-what expires; then each segment below it is marked DELETE_SEGMENT_STARTED. object_deletion.py deletes the marked
+KIP-405: retention.ms and retention.bytes count both tiers. The global log start moves first, so that readers no longer
+see what expires; then each segment below it is marked DELETE_SEGMENT_STARTED. object_deletion.py deletes the marked
 segments.
 
-Offsets that were never copied, because the store was away for longer than total retention, expire too: our log start
-moves past them, they are no longer copied, and local retention deletes them. If the remote tier holds offsets twice,
-the copy that nobody reads is deleted.
+Offsets that were never copied, because the store was away for longer than total retention, expire too: the global log
+start moves past them, they are no longer copied, and local retention deletes them. If the remote tier holds offsets
+twice, the copy that nobody reads is deleted.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def plan_expiry(
 ) -> ExpiryPlan | None:
     """Return what of `partition` is past total retention at `now` (ms), oldest first; None if nothing is.
 
-    `max_segments` limits the plan: our log start moves only past the oldest ones. Other segments below it, such as
-    copies of deposed leaders, follow in the next plan.
+    `max_segments` limits the plan: the global log start moves only past the oldest ones. Other segments below it, such
+    as copies of deposed leaders, follow in the next plan.
 
     `local` (None: out of reach) adds the bytes that are not remote yet, and the lineage. Unfinished copies never count;
     an offset with several holders counts once. A segment without timestamps does not age. Local-only segments expire if

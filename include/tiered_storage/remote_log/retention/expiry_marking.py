@@ -1,4 +1,4 @@
-"""Execute an expiry plan: our log start moves, and segments below it are marked for deletion.
+"""Execute an expiry plan: the global log start moves, and segments below it are marked for deletion.
 
 A plan may be old, and another run may have worked on the partition since. So it is planned again under the lease, and
 what both plans have in common is executed. Partitions are handled in groups: each step is done for a whole group at the
@@ -62,7 +62,7 @@ class ExpiryMarking:
     """Whether a person deletes records even though the store has lost objects of the partition."""
 
     def mark(self, plans: Iterable[ExpiryPlan]) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
-        """Move our log starts and mark segments; return the partitions done, and those left with the reason.
+        """Move global log starts and mark segments; return the partitions done, and those left with the reason.
 
         A partition can be in both if only some of its segments could be marked. Raises DeletionRefusedError if a person
         stopped all deletions before the first of them.
@@ -172,7 +172,7 @@ class ExpiryMarking:
                 ensure_same_below(log, plan.new_log_start, coverage, lineage, storage)
 
     def _move(self, due: Sequence[_Due], marked: _Marked) -> None:
-        """Write everything: the store first, then our log starts, then the marks."""
+        """Write everything: the store first, then global log starts, then the marks."""
         partitions = [each.partition for each in due]
         whole = {each.partition for each in due if not (self.gives_up and each.plan.reason is Reason.RECORDS)}
         for partition, incomplete in incomplete_partitions(

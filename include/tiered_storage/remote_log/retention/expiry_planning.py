@@ -173,11 +173,11 @@ def _plan_disabled(
     now: int,
     expired: Sequence[RemoteLogSegmentMetadata],
 ) -> ExpiryPlan | None:
-    """Return the plan to delete the remote segments `expired`; our log start moves at most to the local log's.
+    """Return the plan to delete the remote segments `expired`; the global log start moves at most to the local log's.
 
     As in Kafka (KIP-950), the log then begins at the start of the local log, since no tier holds earlier offsets. The
-    decision to delete moves our log start; the broker's log start only limits how far. Without a local log in sight,
-    our log start stays: only the local log may hold offsets that no remote segment holds.
+    decision to delete moves the global log start; the broker's log start only limits how far. Without a local log in
+    sight, the global log start stays: only the local log may hold offsets that no remote segment holds.
     """
     if not expired:
         return None
@@ -189,7 +189,7 @@ def _plan_disabled(
 def _follow_local_log(
     partition: TopicIdPartition, metadata: RemoteLogMetadataManager, local: PartitionLog | None, now: int
 ) -> ExpiryPlan | None:
-    """Return the plan that moves our log start to that of the local log; None if it is not below that.
+    """Return the plan that moves the global log start to that of the local log; None if it is not below that.
 
     If a topic is no longer tiered, what its broker deletes counts as deleted, not lost. The plan deletes nothing
     remote.

@@ -1,9 +1,9 @@
 """Undo marked deletions while their objects still exist: for `remote.log.deletion.grace.ms`.
 
-Segments become visible again, our log start returns to where it was before, and the deletion of a whole partition is
-cancelled. A segment stays marked if other finished segments hold its offsets and every readable batch of it: it was a
-second or a damaged copy. So does one of which the store lacks an object; our log start then returns only to the
-segments after it.
+Segments become visible again, the global log start returns to where it was before, and the deletion of a whole
+partition is cancelled. A segment stays marked if other finished segments hold its offsets and every readable batch of
+it: it was a second or a damaged copy. So does one of which the store lacks an object; the global log start then returns
+only to the segments after it.
 
 A topic that its running cluster replaced loses the right to remote deletion: its grace time is over, so the next expire
 would mark it again.
@@ -214,7 +214,7 @@ def _ensure_there(segment: RemoteLogSegmentMetadata, context: RemoteLogContext, 
 
 
 def _first_readable(wanted: int, state: PartitionState, coverage: Coverage, local: PartitionLog | None) -> int:
-    """Return the lowest offset, at least `wanted`, from which on everything up to our log start is readable."""
+    """Return the lowest offset, at least `wanted`, from which on everything up to the global log start is readable."""
     log_start = reached = state.log_start_offset or 0
     held = [(covered.start_offset, covered.end_offset) for covered in coverage.ranges]
     if local is None:

@@ -284,13 +284,13 @@ def _is_ahead(segment: RestoredSegment, timestamp: int) -> bool:
     return timestamp > segment.metadata.event_timestamp
 
 
-def _without_overlaps(coverage: Coverage, our_start: int) -> Iterator[RestoredSegment]:
-    """Yield the ranges that end at our log start or after it, each offset in only one range."""
+def _without_overlaps(coverage: Coverage, global_log_start: int) -> Iterator[RestoredSegment]:
+    """Yield the ranges that end at the global log start or after it, each offset in only one range."""
     reached = 0
     for covered in coverage.ranges:
         start = max(covered.start_offset, reached)
         reached = covered.end_offset + 1
-        if start <= covered.end_offset and covered.end_offset >= our_start:
+        if start <= covered.end_offset and covered.end_offset >= global_log_start:
             yield RestoredSegment(covered.segment, start, covered.end_offset)
 
 

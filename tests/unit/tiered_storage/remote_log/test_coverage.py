@@ -80,7 +80,7 @@ def test_only_the_longest_copy_of_the_same_offsets_counts() -> None:
     assert ranges(coverage.holding(10, 14)) == [(5, 14)]
 
 
-def test_offsets_below_our_log_start_are_not_lacking() -> None:
+def test_offsets_below_the_global_log_start_are_not_lacking() -> None:
     coverage = Coverage.of([segment(10, 19)], ONE_LEADER)
 
     assert coverage.lacks(0, 19, 0)

@@ -30,7 +30,7 @@ from tiered_storage.remote_log.selection import EVERYTHING
 
 
 class RemoteLogAgainstRecords(RuleBasedStateMachine):
-    """What was ever appended is read back from our log start on; nothing else moves that start but expiry."""
+    """What was ever appended is read back from the global log start on; nothing else moves that start but expiry."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""However often deletions move our log start, an undelete finds where it was."""
+"""However often deletions move the global log start, an undelete finds where it was."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR = 3_600_000
 def test_a_log_start_within_the_grace_is_kept_however_many_moves_follow_it(moves: int, gap_ms: int, began: int) -> None:
     state = PartitionState(7)
     true_starts: list[tuple[int, int]] = []
-    """Our log start until each moment, and that moment."""
+    """The global log start until each moment, and that moment."""
     for number in range(moves):
         now = began + number * gap_ms
         true_starts.append((state.log_start_offset or 0, now))

@@ -48,7 +48,7 @@ def test_offsets_that_no_tier_has_are_missing() -> None:
     assert spans(view([(0, 9)], local([15], 20))) == [("remote", 0, 10), ("missing", 10, 15), ("active", 15, 20)]
 
 
-def test_offsets_below_our_log_start_are_not_shown() -> None:
+def test_offsets_below_the_global_log_start_are_not_shown() -> None:
     assert spans(view([(0, 9), (10, 19)], None, log_start=5)) == [("remote", 5, 20)]
 
 

@@ -64,7 +64,7 @@ def state_of(connection: Connection, partition: TopicIdPartition, where: str) ->
 
 
 def log_start_of(connection: Connection, partition: TopicIdPartition) -> int | None:
-    """Return only our log start of `partition`."""
+    """Return only the global log start of `partition`."""
     row = connection.execute(_LOG_START, bound_key(partition)).one_or_none()
     return None if row is None else row.log_start_offset
 
@@ -160,7 +160,7 @@ def write_deletion(connection: Connection, metadata: RemotePartitionDeleteMetada
 def take_back_deletion(
     connection: Connection, partition: TopicIdPartition, log_start_offset: int, lease: Lease, where: str
 ) -> None:
-    """Lower our log start to `log_start_offset` if it is higher, and cancel the deletion of the whole partition.
+    """Lower the global log start to `log_start_offset` if it is higher, and cancel the deletion of the whole partition.
 
     Raises LeaseLostError, and InvalidTransitionError if that deletion is FINISHED. `where` names the database.
     """

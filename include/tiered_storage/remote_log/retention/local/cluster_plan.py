@@ -223,11 +223,11 @@ _WITHOUT_TOPIC_ID = (
 )
 
 
-def _why_missing(first: int, last: int, our_start: int) -> str:
-    if last < our_start:
+def _why_missing(first: int, last: int, global_log_start: int) -> str:
+    if last < global_log_start:
         return (
-            f"offsets {first} to {last} lie below our log start, and nothing remote holds them: neither they nor later "
-            "ones are deleted, until the brokers' own retention or kafka-delete-records deleted them"
+            f"offsets {first} to {last} lie below the global log start, and nothing remote holds them: neither they "
+            "nor later ones are deleted, until the brokers' own retention or kafka-delete-records deleted them"
         )
     return (
         f"offsets {first} to {last} are not remote, a gap that 'tiered-storage audit' names: neither they nor later "

@@ -1,4 +1,4 @@
-"""Prove that local segments below our log start may be deleted although no remote segment is left to compare with.
+"""Prove that local segments below the global log start may be deleted although no remote segment is left to compare.
 
 Offsets prove nothing: the deleted remote log may have been another one, of which this is a fork. Either deleted remote
 segments were sent with the very bytes that are local, by the checksum in their metadata; or total retention expires the
@@ -184,33 +184,33 @@ def ensure_sent(
         place = open_segment(segments[0].location).log_name
         raise ForkedLogError(
             f"{partition}: {place} is a fork of the log that was copied: at offsets {offsets[0]} to "
-            f"{offsets[1]}, below our log start, its records differ from those of the deleted remote segments. Nothing "
-            "of it is trimmed until total retention expires these records. Save those that you need; to delete them "
-            "sooner, run kafka-delete-records on their broker"
+            f"{offsets[1]}, below the global log start, its records differ from those of the deleted remote "
+            "segments. Nothing of it is trimmed until total retention expires these records. Save those that you "
+            "need; to delete them sooner, run kafka-delete-records on their broker"
         )
 
 
 def _why_kept(offsets: Offsets) -> str:
-    """Return why local `offsets` below our log start stay if nothing proves that they may be deleted."""
+    """Return why local `offsets` below the global log start stay if nothing proves that they may be deleted."""
     return (
-        f"offsets {offsets[0]} to {offsets[1]} lie below our log start, and nothing proves that they are what was "
-        "deleted there: they may be the only copy. They stay until total retention expires them; to delete them "
+        f"offsets {offsets[0]} to {offsets[1]} lie below the global log start, and nothing proves that they are what "
+        "was deleted there: they may be the only copy. They stay until total retention expires them; to delete them "
         "sooner, run kafka-delete-records on their broker"
     )
 
 
 def why_not_allowed(offsets: Offsets) -> str:
-    """Return why local `offsets` below our log start stay if remote deletion is not allowed."""
+    """Return why local `offsets` below the global log start stay if remote deletion is not allowed."""
     return (
-        f"offsets {offsets[0]} to {offsets[1]} lie below our log start and nothing remote holds them: they are "
+        f"offsets {offsets[0]} to {offsets[1]} lie below the global log start and nothing remote holds them: they are "
         "deleted only if remote deletion is allowed too"
     )
 
 
 def why_waiting(offsets: Offsets, until: int) -> str:
-    """Return why local `offsets` below our log start stay until then (ms)."""
+    """Return why local `offsets` below the global log start stay until then (ms)."""
     return (
-        f"offsets {offsets[0]} to {offsets[1]} lie below our log start and may still be undeleted until "
+        f"offsets {offsets[0]} to {offsets[1]} lie below the global log start and may still be undeleted until "
         f"{as_date(until)} (remote.log.deletion.grace.ms): the first run after that removes them"
     )
 

@@ -1,10 +1,10 @@
 """Plan local retention: the closed local segments that are past their limit and safe in the remote tier.
 
 KIP-405: local.retention.ms and local.retention.bytes. A segment is deleted, oldest first, only if finished remote
-segments on the lineage hold every offset of it and the store still has their objects. Segments below our log start may
-be the last copy. They are deleted without a remote copy if remote deletion is allowed too, and if their bytes are those
-of deleted remote segments, or total retention expires them by the local log alone (expired_segments.py). Nothing is
-deleted unless local deletion was allowed for the topic.
+segments on the lineage hold every offset of it and the store still has their objects. Segments below the global log
+start may be the last copy. They are deleted without a remote copy if remote deletion is allowed too, and if their bytes
+are those of deleted remote segments, or total retention expires them by the local log alone (expired_segments.py).
+Nothing is deleted unless local deletion was allowed for the topic.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LocalRetentionPlan:
 
     @property
     def is_held_whole(self) -> bool:
-        """Whether the remote segments hold all of it, including what lies below our log start."""
+        """Whether the remote segments hold all of it, including what lies below the global log start."""
         return all(segment.base_offset >= self.held_from for segment in self.segments)
 
     @property
@@ -135,10 +135,10 @@ def plan_local_retention(
 
     `max_segments` limits them to the oldest ones.
 
-    `held_back` is why a segment past its limit in bytes, or below our log start, stays. The age of a segment that is
-    not remote is unknown. Where our log start moved later than `settled_before` (ms; None: ever), a person may still
-    undelete what fell below it until its `grace` time is over: it counts as if it had not moved. Nothing is deleted if
-    all remote data of the partition are being deleted. Raises LineageContradictedError.
+    `held_back` is why a segment past its limit in bytes, or below the global log start, stays. The age of a segment
+    that is not remote is unknown. Where the global log start moved later than `settled_before` (ms; None: ever), a
+    person may still undelete what fell below it until its `grace` time is over: it counts as if it had not moved.
+    Nothing is deleted if all remote data of the partition are being deleted. Raises LineageContradictedError.
     """
     partition = log.topic_id_partition
     state = metadata.partition_state(partition)
@@ -183,7 +183,7 @@ def plan_local_retention(
         if not is_expired and not over_size and not is_past(holders, settings.local_retention_ms, now):
             break
         if log.topic_id_is_derived and not any(of_same_offsets(holder, segment) for holder in holders):
-            place = "lie below our log start" if is_expired else "are remote in segments with other boundaries"
+            place = "lie below the global log start" if is_expired else "are remote in segments with other boundaries"
             held_back = (
                 f"offsets {segment.base_offset} to {end_offset} {place}, but without partition.metadata it is unknown "
                 "whether they are of the same topic"

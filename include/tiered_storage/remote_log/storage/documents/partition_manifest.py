@@ -4,15 +4,15 @@
     cluster_id, topic, topic_id    text
     partition                      its number
     fencing_number                 of the lease under which it was written; also in the object's name
-    log_start_offset               OUR log start (inclusive), null if none was ever decided
+    log_start_offset               the global log start (inclusive), null if none was ever decided
     leader_epochs                  [[epoch, start offset], …]: the lineage as far back as known
     delete_state                   MARKED, STARTED or FINISHED once the partition is deleted remotely, or null
     marked_segments                ids of single segments that are marked for deletion and still exist
     written_at                     ms
     earlier_log_starts             [[log start offset, ms when a deletion moved it], …], for undelete; absent: none
 
-Segments wholly below our log start count as marked, and so do all from STARTED on: they are not listed, which keeps the
-list short. Documents from before this list existed have none.
+Segments wholly below the global log start count as marked, and so do all from STARTED on: they are not listed, which
+keeps the list short. Documents from before this list existed have none.
 
 Each holder of the partition's lease writes its own document, so that no two write the same object, and then deletes
 those of earlier holders: the one with the highest number is valid. It is written before the metadata's log start, marks

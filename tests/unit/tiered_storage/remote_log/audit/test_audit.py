@@ -281,7 +281,7 @@ def test_a_gap_is_named_by_its_offsets(files: RemoteLogFiles) -> None:
         assert remote_log.checks.audit().anomalies == ()
 
 
-def test_a_gap_right_after_our_log_start_is_named(files: RemoteLogFiles) -> None:
+def test_a_gap_right_after_the_global_log_start_is_named(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         [first, second, _] = segments_of(remote_log)
         lease = held_by(remote_log, "test")

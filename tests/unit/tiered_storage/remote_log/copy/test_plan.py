@@ -200,7 +200,7 @@ def test_segments_with_other_boundaries_cover_what_they_hold_together(tmp_path: 
         assert due(remote_log.plan_copy()) == [("orders-0", 20, 29)]
 
 
-def test_nothing_below_our_log_start_is_due(tmp_path: Path) -> None:
+def test_nothing_below_the_global_log_start_is_due(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 
     with files.open() as remote_log:

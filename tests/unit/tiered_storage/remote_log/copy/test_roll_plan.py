@@ -263,14 +263,14 @@ def test_offsets_that_the_brokers_deleted_before_their_copy_are_a_gap() -> None:
     assert planned(fake, remote((0, 99))) == PlannedRolls(150, 999, (1000,) * 8)
 
 
-def test_offsets_below_our_log_start_are_no_gap() -> None:
+def test_offsets_below_the_global_log_start_are_no_gap() -> None:
     assert find_gap(FakeLog(end=1000, start=150).log, remote(), PartitionState()) is None
     moved = PartitionState(log_start_offset=200)
     assert find_gap(FakeLog(end=1000, start=150).log, remote((0, 99)), moved) is None
     assert planned(FakeLog(end=1000, start=150), remote((0, 99)), state=moved) == PlannedRolls(200, 999, (1000,) * 8)
 
 
-def test_an_expired_remote_log_goes_on_at_our_log_start() -> None:
+def test_an_expired_remote_log_goes_on_at_the_global_log_start() -> None:
     state = PartitionState(log_start_offset=100)
     assert find_gap(FakeLog(end=1000, start=150).log, remote(), state) == Gap(100, 149)
     assert find_gap(FakeLog(end=1000, start=50).log, remote(), replace(state)) is None

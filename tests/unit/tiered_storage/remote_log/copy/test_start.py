@@ -508,9 +508,9 @@ def test_a_copy_of_what_the_broker_removed_meanwhile_is_worth_all_the_more(tmp_p
         assert offsets_read(remote_log, 0) == list(range(35))
 
 
-@pytest.mark.parametrize(("local_start", "our_start"), [(0, 0), (7, 7), (9, 9), (10, 0)])
+@pytest.mark.parametrize(("local_start", "global_log_start"), [(0, 0), (7, 7), (9, 9), (10, 0)])
 def test_the_first_commit_says_where_our_log_begins_and_no_later_one(
-    tmp_path: Path, local_start: int, our_start: int
+    tmp_path: Path, local_start: int, global_log_start: int
 ) -> None:
     """Where the local log begins, but never after the start of a copied segment."""
     files = a_remote_log(tmp_path)
@@ -518,11 +518,11 @@ def test_the_first_commit_says_where_our_log_begins_and_no_later_one(
         outcomes = done(begin(remote_log, max_segments=1).tasks)
         write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): local_start})
         assert start_offsets(remote_log.commit_copy(outcomes).committed) == [0]
-        assert remote_log.segments.log_start_offset(ORDERS_0) == our_start
+        assert remote_log.segments.log_start_offset(ORDERS_0) == global_log_start
 
         write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 20})
         assert copy(remote_log).is_whole
-        assert remote_log.segments.log_start_offset(ORDERS_0) == our_start
+        assert remote_log.segments.log_start_offset(ORDERS_0) == global_log_start
 
 
 def test_a_zombies_late_commit_is_refused_even_where_its_copies_are_long_deleted(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_lost_object_is_an_error_also_while_the_local_tier_is_hidden(tmp_path:
             next(site.reader.records(ORDERS_0, 5))
 
 
-def test_offsets_below_our_log_start_are_out_of_range_while_the_tier_is_hidden(tmp_path: Path) -> None:
+def test_offsets_below_the_global_log_start_are_out_of_range_while_the_tier_is_hidden(tmp_path: Path) -> None:
     with a_site(tmp_path) as site:
         move_log_start(site.remote_log, 10, held_by(site.remote_log, "test"))
         site.hides.append(LOCKED)

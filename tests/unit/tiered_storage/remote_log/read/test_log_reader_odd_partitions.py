@@ -233,7 +233,7 @@ def test_local_records_of_a_deleted_topic_are_returned(tmp_path: Path) -> None:
             assert {each.tier for each in reader.batches(ORDERS_0, 0)} == {Tier.LOCAL}
 
 
-def test_below_our_log_start_no_segment_is_given(tmp_path: Path) -> None:
+def test_below_the_global_log_start_no_segment_is_given(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         first, second, _ = (segment.segment_id.id for segment in segments_of(remote_log))
         move_log_start(remote_log, 10, held_by(remote_log, "test"))

@@ -35,7 +35,7 @@ LIMITS = {
 def tiered(
     files: RemoteLogFiles, model: ModelledLog, remote_log: RemoteLogManager, trimmed: float, begun: float
 ) -> None:
-    """Copy what can be; trim a share of that locally, and let our log start move over a share of all."""
+    """Copy what can be; trim a share of that locally, and let the global log start move over a share of all."""
     copy(remote_log)
     copied = [each for each in local_log(remote_log).closed_segments if each.end_offset < remote_end(remote_log)]  # type: ignore[operator]
     going = copied[: round(trimmed * len(copied))]

@@ -128,7 +128,7 @@ def test_segments_copied_since_are_readable_beside_marked_ones(tmp_path: Path) -
         assert_clean(remote_log)
 
 
-def test_segments_below_our_log_start_are_marked_though_no_manifest_names_them(tmp_path: Path) -> None:
+def test_segments_below_the_global_log_start_are_marked_though_no_manifest_names_them(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.bytes": 1}})
     with files.open() as remote_log:
         mark(remote_log)

@@ -312,7 +312,7 @@ def test_later_leaders_in_the_local_log_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", ["the metadata", "the store"])
-def test_our_log_start_is_not_moved_back_and_what_lies_below_it_is_not_finished(
+def test_the_global_log_start_is_not_moved_back_and_what_lies_below_it_is_not_finished(
     files: RemoteLogFiles, known: str
 ) -> None:
     with files.open() as remote_log:
@@ -330,7 +330,7 @@ def test_our_log_start_is_not_moved_back_and_what_lies_below_it_is_not_finished(
         assert remote_log.segments.log_start_offset(ORDERS_0) == 15
 
 
-def test_our_log_start_moves_by_no_repair(tmp_path: Path) -> None:
+def test_the_global_log_start_moves_by_no_repair(tmp_path: Path) -> None:
     """An expiry was killed when only the store knew of it; then deletion was forbidden."""
     files = a_copied_remote_log(tmp_path, topics=TOPICS)
     files.append(4)

@@ -137,7 +137,7 @@ def test_an_end_before_the_begin_is_refused() -> None:
         RestoreRequest("orders", from_timestamp=6, to_timestamp=5)
 
 
-def test_segments_below_our_log_start_stay_away(files: RemoteLogFiles) -> None:
+def test_segments_below_the_global_log_start_stay_away(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         remote_log.segments.advance_log_start_offset(ORDERS_0, 23, held_by(remote_log, "test"))
     [partition] = plan_of(files).partitions
@@ -146,7 +146,7 @@ def test_segments_below_our_log_start_stay_away(files: RemoteLogFiles) -> None:
     assert [each.start_offset for each in partition.lineage] == [23]
 
 
-def test_offsets_between_our_log_start_and_the_first_segment_are_a_gap(files: RemoteLogFiles) -> None:
+def test_offsets_between_the_global_log_start_and_the_first_segment_are_a_gap(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
         remote_log.segments.advance_log_start_offset(ORDERS_0, 5, lease)

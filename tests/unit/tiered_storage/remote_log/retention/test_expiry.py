@@ -233,7 +233,7 @@ def test_a_log_start_that_the_broker_moved_ends_nothing_remote(tmp_path: Path) -
         assert offsets_read(remote_log, 0) == list(range(35))
 
 
-def test_segments_below_our_log_start_are_still_deleted(tmp_path: Path) -> None:
+def test_segments_below_the_global_log_start_are_still_deleted(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         advance(remote_log, 15)
         plan = plan_with(remote_log)
@@ -312,7 +312,7 @@ def test_expired_segments_are_deleted_from_metadata_and_store(tmp_path: Path) ->
         assert expire(remote_log).deleted == ()
 
 
-def test_our_log_start_moves_before_anything_is_marked_and_that_before_anything_is_deleted(
+def test_the_global_log_start_moves_before_anything_is_marked_and_that_before_anything_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - SEGMENT_BYTES))
@@ -332,7 +332,7 @@ def test_our_log_start_moves_before_anything_is_marked_and_that_before_anything_
     assert seen == [(DELETING, 10, 3), ("DELETE_SEGMENT_FINISHED", 10, 2)]
 
 
-def test_a_crash_after_our_log_start_moved_is_made_good_by_the_next_run(tmp_path: Path) -> None:
+def test_a_crash_after_the_global_log_start_moved_is_made_good_by_the_next_run(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         advance(remote_log, 20)
@@ -341,7 +341,7 @@ def test_a_crash_after_our_log_start_moved_is_made_good_by_the_next_run(tmp_path
         assert [segment.start_offset for segment in expire(remote_log).deleted] == [0, 10]
 
 
-def test_local_segments_below_our_log_start_are_read_no_more_and_go(tmp_path: Path) -> None:
+def test_local_segments_below_the_global_log_start_are_read_no_more_and_go(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
     with files.open() as remote_log:
         expire(remote_log)
@@ -713,7 +713,7 @@ def of_a_byte_each(start: int, end: int, segment_id: str) -> RemoteLogSegmentMet
 def test_never_more_than_the_excess_ends_where_boundaries_differ(
     tmp_path: Path, remote: list[tuple[int, int]], local: list[tuple[int, int]], held: int, excess: int
 ) -> None:
-    """Every record is a byte, so our log start counts what ended."""
+    """Every record is a byte, so the global log start counts what ended."""
     metadata = mock.Mock(spec=RemoteLogMetadataManager)
     metadata.list_remote_log_segments.return_value = [of_a_byte_each(*one, f"s{one[0]}") for one in remote]
     metadata.partition_state.return_value = PartitionState(0, (EpochEntry(0, 0),))

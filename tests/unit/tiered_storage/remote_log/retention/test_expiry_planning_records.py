@@ -30,7 +30,7 @@ def delete_records(remote_log: RemoteLogManager, before: int) -> int:
     ("before", "log_start", "gone"),
     [(1, 1, 0), (10, 10, 1), (15, 15, 1), (30, 30, 3), (35, 35, 3), (TO_THE_END, 35, 3)],
 )
-def test_our_log_start_moves_there_and_what_is_wholly_below_is_deleted(
+def test_the_global_log_start_moves_there_and_what_is_wholly_below_is_deleted(
     tmp_path: Path, before: int, log_start: int, gone: int
 ) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:

@@ -103,7 +103,7 @@ def test_an_orphan_is_deleted_if_the_local_log_has_its_offsets(restored: RemoteL
     assert restored.objects() == []
 
 
-def test_an_orphan_below_our_log_start_is_deleted(restored: RemoteLogFiles) -> None:
+def test_an_orphan_below_the_global_log_start_is_deleted(restored: RemoteLogFiles) -> None:
     with restored.open() as remote_log:
         end_below(remote_log, 15)
 

@@ -286,7 +286,7 @@ def test_a_partition_that_somebody_works_on_is_left_and_reported(files: RemoteLo
 
 
 def test_local_segments_are_needed_again(files: RemoteLogFiles) -> None:
-    """What is below our log start may be trimmed; after an undelete nothing is."""
+    """What is below the global log start may be trimmed; after an undelete nothing is."""
     with files.open() as remote_log:
         expire(remote_log)
         remote_log.deletions.undelete("orders", "ada")

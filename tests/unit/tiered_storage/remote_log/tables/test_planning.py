@@ -121,7 +121,7 @@ def test_times_choose_segments_by_metadata_and_manifests(
     assert ranges(plan(remote_log, replace(only, rows=much))) == [(0, 10, 19), (0, 20, 29)]
 
 
-def test_nothing_below_our_log_start_is_given(remote_log: RemoteLogManager) -> None:
+def test_nothing_below_the_global_log_start_is_given(remote_log: RemoteLogManager) -> None:
     move_log_start(remote_log, 14, held_by(remote_log, "test"))
     planned = plan(remote_log, TableQuery("orders", partitions=frozenset({0})))
     assert ranges(planned) == [(0, 14, 19), (0, 20, 29)]
@@ -158,7 +158,7 @@ def test_gaps_are_reported(remote_log: RemoteLogManager) -> None:
         (1, 20_000, 25_000, True),  # between one that is too old and one that is wanted
         (1, 0, 5_000, True),  # between one that is wanted and one that is too late
         (1, 31_000, 40_000, False),  # between two that are too old
-        (0, 0, 5_000, True),  # before the first one: our log start shows the gap
+        (0, 0, 5_000, True),  # before the first one: the global log start shows the gap
         (0, 22_000, 25_000, False),
         (1, -20_000, -10_000, False),  # between two that are too late
     ],

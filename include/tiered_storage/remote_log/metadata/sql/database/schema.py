@@ -5,7 +5,7 @@ Texts sort by their bytes (in PostgreSQL, collation "C").
     segments             every remote segment that is not yet deleted
     deleted_segments     those that reached DELETE_SEGMENT_FINISHED, with the same columns
     partitions           every partition that has, or had, a segment
-    log_starts           our log start offset of a partition, and those before it
+    log_starts           the global log start offset of a partition, and those before it
     lineages             the leader epochs of a partition that we keep, since brokers forget
     leases               the newest lease of a partition; a row is never removed, so that its number only rises
     topics               the decisions on a topic

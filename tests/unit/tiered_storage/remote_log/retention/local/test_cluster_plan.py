@@ -123,10 +123,10 @@ def test_it_ends_at_a_gap_and_names_it_if_more_is_due() -> None:
     assert planned(a_log(), known, ms=NOW - 300).held_back is None
 
 
-def test_records_below_our_log_start_stay() -> None:
+def test_records_below_the_global_log_start_stay() -> None:
     plan = planned(a_log(), remote(*FOUR[2:], state=PartitionState(log_start_offset=200)))
     assert plan.segments == ()
-    assert mentions(plan.held_back, "below our log start", 0, 199)
+    assert mentions(plan.held_back, "below the global log start", 0, 199)
     assert offsets(planned(a_log(start=200), remote(*FOUR[2:]))) == FOUR[2:]
 
 

@@ -1,4 +1,4 @@
-"""What goes locally below our log start, where the segments that were deleted there end elsewhere than the local ones.
+"""What goes locally below the global log start, where the deleted remote segments end elsewhere than the local ones.
 
 The leader's segments, which are copied, have ten offsets; those of the replica, which is trimmed, fifteen.
 """
@@ -70,7 +70,7 @@ def starts(root: Path, log: str = "replica") -> list[int]:
 
 
 def expire(files: RemoteLogFiles, now: int) -> int:
-    """Copy, and delete what is past total retention; return our log start."""
+    """Copy, and delete what is past total retention; return the global log start."""
     files.clock.now = max(files.clock.now, now)
     with files.open() as remote_log:
         copy(remote_log)
@@ -109,7 +109,9 @@ def retain(files: RemoteLogFiles, now: int, max_segments: int | None = None) -> 
 # ------------------------------------------------------------------------------------ what total retention ends itself
 
 
-def test_by_time_a_segment_goes_that_our_log_start_cuts_though_its_first_part_was_deleted(tmp_path: Path) -> None:
+def test_by_time_a_segment_goes_that_the_global_log_start_cuts_though_its_first_part_was_deleted(
+    tmp_path: Path,
+) -> None:
     limits = {"retention_ms": 60_000, "local_retention_ms": 55_000}
     leader = at("leader", tmp_path, 21, **limits)
     for now, log_start, left in ((record(19).timestamp + 55_001, 10, 15), (record(29).timestamp + 55_001, 20, 30)):
@@ -118,7 +120,9 @@ def test_by_time_a_segment_goes_that_our_log_start_cuts_though_its_first_part_wa
         assert starts(tmp_path)[0] == left
 
 
-def test_by_size_a_segment_goes_that_our_log_start_cuts_though_its_first_part_was_deleted(tmp_path: Path) -> None:
+def test_by_size_a_segment_goes_that_the_global_log_start_cuts_though_its_first_part_was_deleted(
+    tmp_path: Path,
+) -> None:
     limits = {"retention_bytes": 10 * BATCH_BYTES, "local_retention_bytes": 8 * BATCH_BYTES}
     for batches, log_start, left in ((11, 0, 15), (14, 20, 30)):
         assert expire(at("leader", tmp_path, batches, **limits), NOW) == log_start
@@ -146,7 +150,7 @@ def test_segments_that_were_never_copied_are_trimmed_after_total_retention(
         assert remote_log.deletions.mark_expired([plan], "ada")[1] == ()
     held_back = retain(files, NOW)
 
-    assert mentions(str(held_back), "offsets 0 to 14", "below our log start", "nothing proves")
+    assert mentions(str(held_back), "offsets 0 to 14", "below the global log start", "nothing proves")
     assert "kafka-delete-records" in str(held_back)
     assert run_on(files, "retain").exit_code == 1
     assert starts(tmp_path) == [0, 15, 30, 45, 60]
@@ -167,7 +171,7 @@ def test_a_time_index_that_is_too_old_ends_nothing(tmp_path: Path) -> None:
         planned, report = trim(remote_log, record(14).timestamp + 60_000)
 
     assert [one.base_offset for one in planned.segments] == [0]
-    assert mentions(report.failures[0].message, "offsets 0 to 14", "below our log start", "nothing proves")
+    assert mentions(report.failures[0].message, "offsets 0 to 14", "below the global log start", "nothing proves")
     assert starts(tmp_path) == [0, 15, 30, 45, 60]
 
 
@@ -236,7 +240,7 @@ def test_a_segment_trimmed_in_part_before_its_deletion_is_held_back(tmp_path: Pa
     files = at("replica", tmp_path, 13, local_retention_bytes=0)
     held_back = retain(files, NOW)
 
-    assert mentions(str(held_back), "offsets 15 to 19", "below our log start", "nothing proves")
+    assert mentions(str(held_back), "offsets 15 to 19", "below the global log start", "nothing proves")
     assert starts(tmp_path)[0] == 15
     files = at("replica", tmp_path, 13, local_retention_bytes=0, retention_ms=60_000)
     assert retain(files, record(19).timestamp + 60_001) is None
@@ -257,7 +261,7 @@ def test_rebuilt_metadata_prove_nothing_of_what_was_deleted(tmp_path: Path) -> N
 
     held_back = retain(files, NOW)
 
-    assert mentions(str(held_back), "offsets 0 to 9", "below our log start", "nothing proves")
+    assert mentions(str(held_back), "offsets 0 to 9", "below the global log start", "nothing proves")
     assert starts(tmp_path, "leader")[0] == 0
 
 
@@ -291,7 +295,7 @@ def test_another_log_that_took_the_place_of_the_one_that_was_planned_stays(tmp_p
 
         [failure] = remote_log.deletions.enforce_local_retention(plans).failures
 
-    assert mentions(failure.message, "is a fork", "offsets 0 to 9", "below our log start")
+    assert mentions(failure.message, "is a fork", "offsets 0 to 9", "below the global log start")
     assert starts(tmp_path, "leader")[0] == 0
 
 

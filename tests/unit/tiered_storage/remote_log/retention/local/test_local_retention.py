@@ -222,7 +222,7 @@ def test_the_copy_of_another_leader_covers_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"retention_bytes": 2 * SEGMENT_BYTES}, {"retention_ms": 1}])
-def test_local_segments_below_our_log_start_go_without_any_remote_copy_where_both_rights_are_given(
+def test_local_segments_below_the_global_log_start_go_without_any_remote_copy_where_both_rights_are_given(
     tmp_path: Path, limits: dict[str, int]
 ) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
@@ -237,7 +237,7 @@ def test_local_segments_below_our_log_start_go_without_any_remote_copy_where_bot
 
 
 @pytest.mark.parametrize("limits", [{}, {"retention_bytes": 3 * SEGMENT_BYTES}, {"retention_ms": 10**10}])
-def test_segments_below_our_log_start_stay_without_a_proof_that_they_are_of_the_same_log(
+def test_segments_below_the_global_log_start_stay_without_a_proof_that_they_are_of_the_same_log(
     tmp_path: Path, limits: dict[str, int]
 ) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
@@ -249,14 +249,14 @@ def test_segments_below_our_log_start_stay_without_a_proof_that_they_are_of_the_
     assert "nothing proves" in (plan.held_back or "")
 
 
-def test_the_last_copy_below_our_log_start_stays_where_remote_deletion_is_not_allowed(tmp_path: Path) -> None:
+def test_the_last_copy_below_the_global_log_start_stays_where_remote_deletion_is_not_allowed(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         remote_log.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
 
         plan = plan_with(remote_log, local_deletion_allowed=True)
 
     assert bases(plan) == []
-    assert mentions(plan.held_back, "offsets 0 to 9", "below our log start", "remote deletion")
+    assert mentions(plan.held_back, "offsets 0 to 9", "below the global log start", "remote deletion")
 
 
 def test_expired_segments_stay_locally_once_remote_deletion_is_forbidden(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_expired_segments_stay_locally_once_remote_deletion_is_forbidden(tmp_pat
     assert files.local_starts() == [0, 10, 20, 30]
 
 
-def test_the_part_of_a_segment_below_our_log_start_must_be_held_too(tmp_path: Path) -> None:
+def test_the_part_of_a_segment_below_the_global_log_start_must_be_held_too(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
@@ -286,10 +286,10 @@ def test_the_part_of_a_segment_below_our_log_start_must_be_held_too(tmp_path: Pa
 
     assert bases(plan) == []
     assert plan.held_back is not None
-    assert plan.held_back.startswith("offsets 0 to 4 lie below our log start")
+    assert plan.held_back.startswith("offsets 0 to 4 lie below the global log start")
 
 
-def test_a_segment_that_our_log_start_cuts_must_be_held_from_there_on(tmp_path: Path) -> None:
+def test_a_segment_that_the_global_log_start_cuts_must_be_held_from_there_on(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         lease = held_by(remote_log, "test")
         remote_log.segments.advance_log_start_offset(ORDERS_0, 5, lease)
@@ -690,7 +690,7 @@ def test_a_local_segment_that_rotted_stays(tmp_path: Path, verifies: bool) -> No
     assert files.local_starts() == [0, 10, 20, 30]
 
 
-def test_segments_below_our_log_start_stay_if_the_topic_id_is_derived(tmp_path: Path) -> None:
+def test_segments_below_the_global_log_start_stay_if_the_topic_id_is_derived(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         remote_log.segments.advance_log_start_offset(ORDERS_0, 20, held_by(remote_log, "expire"))

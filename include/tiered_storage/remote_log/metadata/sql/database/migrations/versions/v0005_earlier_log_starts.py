@@ -1,4 +1,4 @@
-"""What our log start of a partition was before deletions moved it: an undelete returns to it.
+"""What the global log start of a partition was before deletions moved it: an undelete returns to it.
 
 Of moves that were made before this revision nothing is known.
 """
