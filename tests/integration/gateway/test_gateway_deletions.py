@@ -73,7 +73,7 @@ def deleted(gateway: RunningGateway, topic: str, before: int) -> int:
     return int(found.low_watermark)
 
 
-def our_log_start(site: LiveSite, topic: str) -> int | None:
+def global_log_start(site: LiveSite, topic: str) -> int | None:
     with site.open() as remote_log:
         [partition] = [each for each in remote_log.segments.list_partitions() if each.topic == topic]
         return remote_log.segments.log_start_offset(partition)
@@ -105,15 +105,15 @@ def test_kafkas_tool_deletes_remote_records_and_the_broker_keeps_its_own(
     )
 
     assert f"low_watermark: {before}" in shown
-    assert our_log_start(site, RECORDS) == before
+    assert global_log_start(site, RECORDS) == before
     assert log_start(site.kafka, RECORDS) == broker_start
     assert gateway.client.consume_all(RECORDS, start=OFFSET_BEGINNING) == records[before:]
     # Asked for again, or for an earlier one, nothing changes.
     assert deleted(gateway, RECORDS, before) == deleted(gateway, RECORDS, 0) == before
     assert deleted(gateway, RECORDS, -2) == deleted(gateway, RECORDS, COUNT + 1) == -OFFSET_OUT_OF_RANGE
-    assert our_log_start(site, RECORDS) == before
+    assert global_log_start(site, RECORDS) == before
     assert deleted(gateway, RECORDS, -1) == COUNT
-    assert our_log_start(site, RECORDS) == log_start(site.kafka, RECORDS) == COUNT
+    assert global_log_start(site, RECORDS) == log_start(site.kafka, RECORDS) == COUNT
     assert gateway.client.consume_all(RECORDS, start=OFFSET_BEGINNING) == []
 
 
@@ -123,7 +123,7 @@ def test_without_the_permission_remote_records_stay_and_the_client_hears_of_it(
     records = tiered(site, KEPT, allowed=False)
 
     assert deleted(gateway, KEPT, 20) == -POLICY_VIOLATION
-    assert our_log_start(site, KEPT) == 0
+    assert global_log_start(site, KEPT) == 0
     assert gateway.client.consume_all(KEPT) == records
     assert logged(gateway, f"{KEPT}-0: a client deleted the records before offset 20 at the broker")
     assert logged(gateway, "'tiered-storage topics allow-deletion' allows it")
@@ -140,7 +140,7 @@ def test_while_deletions_are_stopped_nothing_goes_and_the_next_try_completes_it(
         assert site.run("stop-deletions", "--lift").exit_code == 0
 
     assert refused == -POLICY_VIOLATION
-    assert our_log_start(site, STOPPED) == 0
+    assert global_log_start(site, STOPPED) == 0
     assert deleted(gateway, STOPPED, 20) == 20
 
 
@@ -154,7 +154,7 @@ def test_while_the_store_is_away_the_client_is_told_to_try_again(site: LiveSite,
         elsewhere.rename(store)
 
     assert failed == -KAFKA_STORAGE_ERROR
-    assert our_log_start(site, AWAY) == 0
+    assert global_log_start(site, AWAY) == 0
     assert deleted(gateway, AWAY, 20) == 20
 
 
