@@ -114,7 +114,7 @@ class RemoteLogChanges:
         self._owner = f"tiered-storage gateway {socket.gethostname()}/{os.getpid()}"
 
     def delete_records(self, wanted: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, LogStart]:
-        """Move global log starts to the offsets of `wanted`, which the brokers have deleted up to, and mark what is below.
+        """Move global log starts to the offsets of `wanted`, up to which brokers deleted, and mark what is below.
 
         Where the log begins at the offset or later already, nothing changes.
         """
