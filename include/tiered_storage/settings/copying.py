@@ -38,20 +38,20 @@ class CopyingSettings(PropertyModel):
     remote_log_index_chunk_bytes: Whole = setting(
         "remote.log.index.chunk.bytes", _MIB, COPYING, Source.OURS, unit="bytes", at_least=_MIB, at_most=4 * _MIB
     )
-    """How much of a segment, in whole batches, one remoteLogIndex entry covers, and a remote read fetches."""
+    """How much of a segment one remoteLogIndex entry covers, and a remote read fetches."""
 
     index_interval_bytes: Whole = setting("index.interval.bytes", 4096, COPYING, Source.KAFKA, unit="bytes", at_least=1)
-    """How many bytes of batches lie between two entries of a rebuilt offset or time index."""
+    """The bytes between two entries of a rebuilt offset or time index."""
 
     copy_window_bytes: Whole = setting(
         "copy.window.bytes", 8 * _MIB, COPYING, Source.OURS, unit="bytes", at_least=64 << 10, at_most=256 * _MIB
     )
-    """How much of a segment a copier holds in memory at once."""
+    """How much of a segment a copier holds in memory."""
 
     copy_max_segments_per_run: Whole = setting(
         "copy.max.segments.per.run", 10_000, COPYING, Source.OURS, unit="segments", at_least=1
     )
-    """How many segments one run copies; the next runs copy the rest."""
+    """How many segments one run copies."""
 
     remote_log_manager_copy_max_bytes_per_second: Whole = setting(
         "remote.log.manager.copy.max.bytes.per.second",
@@ -62,8 +62,7 @@ class CopyingSettings(PropertyModel):
         at_least=64 << 10,
         special={UNLIMITED: "unlimited"},
     )
-    """How much one run copies per second, all its workers together (Kafka's default: 9223372036854775807, which is no
-    limit either). Two runs at once copy as much each."""
+    """How much one run copies per second, with all its workers (Kafka's default: 9223372036854775807)."""
 
     remote_log_manager_copy_quota_window_num: Whole = setting(
         "remote.log.manager.copy.quota.window.num",
@@ -74,8 +73,7 @@ class CopyingSettings(PropertyModel):
         at_least=1,
         at_most=3600,
     )
-    """How many samples the limit of copies is averaged over: that many times
-    remote.log.manager.copy.quota.window.size.seconds."""
+    """Over how many samples the limit of copies is averaged."""
 
     remote_log_manager_copy_quota_window_size_seconds: Whole = setting(
         "remote.log.manager.copy.quota.window.size.seconds",
@@ -86,13 +84,12 @@ class CopyingSettings(PropertyModel):
         at_least=1,
         at_most=3600,
     )
-    """How long a sample of the limit of copies is."""
+    """How long such a sample is."""
 
     copy_stuck_after_ms: Whole = setting(
         "copy.stuck.after.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=10_000, at_most=86_400_000
     )
-    """How long a copy may make no progress, including its wait for Spark, before the run ends it. Finished segments are
-    committed; the next run copies the rest."""
+    """How long a copy may make no progress before the run ends it. What is finished is committed."""
 
     @field_validator("copy_stuck_after_ms")
     @classmethod
@@ -104,8 +101,8 @@ class CopyingSettings(PropertyModel):
     commit_batch_partitions: Whole = setting(
         "commit.batch.partitions", 50, COPYING, Source.OURS, unit="partitions", at_least=1
     )
-    """How many partitions one mapped commit_metadata task commits; more where the run would need more tasks than
-    Airflow's core.max_map_length (1,024)."""
+    """How many partitions one commit_metadata task commits; more if Airflow's core.max_map_length allows too few
+    tasks."""
 
     lease_duration_ms: Whole = setting("lease.duration.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=1_000)
-    """How long a run keeps its lease on a partition without renewing it."""
+    """How long a lease on a partition lasts unless its run renews it."""

@@ -43,22 +43,16 @@ _INTRODUCTION = f"""\
 <!-- Made by `python -m tiered_storage.settings.reference --write docs/configuration.md`: change the settings' own
      descriptions in include/tiered_storage instead of this file. -->
 
-All settings are in one flat YAML file, by the names of Kafka and KIP-405 where they have one. An unknown name is
-refused.
-
-A later source wins over an earlier one:
+All settings are in one flat YAML file. A later source wins over an earlier one:
 
 1. the default in the tables below;
 2. the file that `TIERED_STORAGE_CONFIG` names, or else `include/tiered_storage.yaml`;
-3. the environment: `TIERED_STORAGE_` and the name in capitals, with underscores for dots. `TIERED_STORAGE_LOG_DIRS`
-   sets `log.dirs`. An empty variable counts as not set; an unknown one is refused;
+3. the environment: `TIERED_STORAGE_LOG_DIRS` sets `log.dirs`. An empty variable counts as not set;
 4. the parameters of a DAG run, for [some limits and sizes](airflow.md).
 
-- **Relative paths** begin in the file's folder, or in the folder above it (the project's root) if that folder is called
-  `include`. `~` is the home folder.
-- **Credentials are not settings.** Give them as `AWS_*` or `AZURE_*` in the environment or in an Airflow connection
-  ([stores.md](stores.md)).
-- **Numbers** are whole, but for prices, in the unit of the table, without naming it. `-1` means no limit.
+Unknown names are refused. **Relative paths** begin in the file's folder, or in the folder above it if that folder is
+called `include`. **Credentials are not settings**: [give them](stores.md) in the environment or in an Airflow
+connection. **Numbers** have the unit of the table, without naming it.
 
 ## Example
 
@@ -69,16 +63,16 @@ A later source wins over an earlier one:
 _OLDER = """\
 ## Older and other names
 
-These names work too. If one source also sets the name on the right, that one wins; among several others, the one
-higher in the table. A name that stands for two settings is refused beside either.
+These names work too. If one source also sets the name on the right, that one wins; else the one higher in the table.
+A name that stands for two settings is refused beside either.
 """
 
 
 _UNUSED = """\
 ## Names of Kafka without effect
 
-A broker's settings can be taken over: these names are accepted, `tiered-storage doctor` lists those that are set, and
-nothing depends on their values. A name that ends in `.` stands for all that begin with it.
+These names are accepted, and `tiered-storage doctor` lists those that are set. A name that ends in `.` stands for all
+that begin with it.
 """
 
 _WHOLE = "a whole number of "

@@ -23,17 +23,17 @@ class RetentionSettings(PropertyModel):
     log_retention_ms: TotalRetention = setting(
         "log.retention.ms", 604_800_000, RETENTION, Source.KAFKA, unit="ms", at_least=1, special=WITHOUT_LIMIT
     )
-    """How long records stay, in both tiers together, unless their topic sets its own limit."""
+    """How long both tiers together keep records, unless the topic says otherwise."""
 
     log_retention_bytes: TotalRetention = setting(
         "log.retention.bytes", UNLIMITED, RETENTION, Source.KAFKA, unit="bytes", at_least=1, special=WITHOUT_LIMIT
     )
-    """How much a partition keeps, in both tiers together, unless its topic sets its own limit."""
+    """How much both tiers together keep of a partition, unless the topic says otherwise."""
 
     log_local_retention_ms: Whole = setting(
         "log.local.retention.ms", AS_THE_TOTAL, RETENTION, Source.KAFKA, unit="ms", at_least=0, special=LOCAL_MEANINGS
     )
-    """How long closed segments stay local after the remote tier has them; at most log.retention.ms."""
+    """How long segments stay local after they are remote; at most log.retention.ms."""
 
     log_local_retention_bytes: Whole = setting(
         "log.local.retention.bytes",
@@ -44,13 +44,12 @@ class RetentionSettings(PropertyModel):
         at_least=0,
         special=LOCAL_MEANINGS,
     )
-    """How much of a partition stays local after the remote tier has it; at most log.retention.bytes."""
+    """How much of a partition stays local after it is remote; at most log.retention.bytes."""
 
     log_remote_copy_lag_ms: Whole = setting(
         "log.remote.copy.lag.ms", 0, RETENTION, Source.KAFKA, unit="ms", at_least=0, special=LAG_MEANINGS
     )
-    """How long closed segments wait until they are copied, unless their topic sets its own lag; at most
-    log.local.retention.ms."""
+    """How long closed segments wait for their copy; at most log.local.retention.ms."""
 
     log_remote_copy_lag_bytes: Whole = setting(
         "log.remote.copy.lag.bytes",
@@ -61,41 +60,38 @@ class RetentionSettings(PropertyModel):
         at_least=0,
         special=LAG_MEANINGS,
     )
-    """How much must follow a closed segment until it is copied, unless its topic sets its own lag; at most
-    log.local.retention.bytes."""
+    """How much must follow a closed segment before its copy; at most log.local.retention.bytes."""
 
     remote_log_deletion_grace_ms: Whole = setting(
         "remote.log.deletion.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )
-    """How long the objects of a segment stay after it was marked for deletion. Until then `tiered-storage undelete`
-    brings it back."""
+    """How long the objects of a segment stay after it was marked for deletion; until then `undelete` brings it back."""
 
     remote_log_replaced_topic_grace_ms: Whole = setting(
         "remote.log.replaced.topic.grace.ms", 604_800_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )
-    """How long the remote data of a topic stay after a run of expire saw that a running cluster has its name with
-    another topic id, since it was deleted and created again. Then they are deleted if remote deletion is allowed."""
+    """How long remote data stay after `expire` saw that the topic was deleted and created again. Then they are deleted
+    if remote deletion is allowed."""
 
     scheduled_deletion_enable: bool = setting("scheduled.deletion.enable", False, RETENTION, Source.OURS)
-    """Whether runs started by a schedule or an asset event delete anything, in either tier; if not, they only plan.
-    Triggered runs and backfills delete either way."""
+    """Whether runs by a schedule or an asset event delete; if not, they only plan. Triggered runs and backfills delete
+    either way."""
 
     clock_max_skew_ms: Whole = setting("clock.max.skew.ms", 300_000, RETENTION, Source.OURS, unit="ms", at_least=1_000)
-    """Maximum difference, in ms, between this machine's clock and the store's, the last reading, or the newest time in
-    the metadata if that is ahead. If the difference is larger, nothing is deleted."""
+    """The largest difference between this machine's clock and the store's, its last reading, or the newest time in the
+    metadata. With more, nothing is deleted."""
 
     remote_log_lowered_limit_grace_ms: Whole = setting(
         "remote.log.lowered.limit.grace.ms", 604_800_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )
-    """How long our deletions go by a topic's earlier limit after the brokers of a running cluster lowered it
-    (`retention.*`, `local.retention.*`), from the first `expire` or `retain` that sees it. Copies fail with an alarm
-    meanwhile. 0: a lower limit counts at once, as a higher one always does."""
+    """How long our deletions go by a topic's earlier limit after its brokers lowered it. Copies fail with an alarm
+    meanwhile. 0: a lower limit counts at once."""
 
     remote_log_orphan_grace_ms: Whole = setting(
         "remote.log.orphan.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )
-    """How long to keep the objects of an unfinished copy, and an unreferenced object before the audit reports it; at
-    least lease.duration.ms."""
+    """How long an unfinished copy's objects stay, and an unreferenced object is not reported; at least
+    lease.duration.ms."""
 
     remote_log_unreferenced_max_percent: Whole = setting(
         "remote.log.unreferenced.max.percent",
@@ -106,44 +102,42 @@ class RetentionSettings(PropertyModel):
         at_least=0,
         at_most=100,
     )
-    """The largest share of the store's objects that may be unreferenced. If an audit finds more, and more than ten,
-    nothing is deleted: the metadata may belong to another store, or be older."""
+    """The most objects of the store that may be unreferenced. If an audit finds more, and more than ten, nothing is
+    deleted."""
 
     remote_log_verify_before_trim: bool = setting("remote.log.verify.before.trim", True, RETENTION, Source.OURS)
-    """Whether to read back the remote copy and compare its checksum before deleting a local segment. Without it only
-    objects, sizes and manifests are checked."""
+    """Whether to read back the remote copy before deleting a local segment; if not, only objects, sizes and manifests
+    are checked."""
 
     local_retention_max_segments_per_run: Whole = setting(
         "local.retention.max.segments.per.run", 10_000, RETENTION, Source.OURS, unit="segments", at_least=1
     )
-    """How many local segments one run deletes, at the brokers or in log directories; the next runs delete the rest. As
-    many as a run copies (copy.max.segments.per.run), so that trimming keeps up."""
+    """How many local segments one run deletes."""
 
     local_retention_ignored_groups: Names = setting(
         "local.retention.ignored.groups",
         (),
         RETENTION,
         Source.OURS,
-        allowed="names of consumer groups: a list, or one text with commas between them",
-        default_text="none: nothing is deleted at the brokers that any group has not read",
+        allowed="names of consumer groups: a list, or text with commas",
+        default_text="none",
     )
-    """Consumer groups that may lose records: beside a running cluster, local retention does not wait for what they have
-    committed."""
+    """Consumer groups that may lose records: local retention beside a running cluster does not wait for them."""
 
     local_retention_topics_ignoring_groups: Names = setting(
         "local.retention.topics.ignoring.groups",
         (),
         RETENTION,
         Source.OURS,
-        allowed="names of topics: a list, or one text with commas between them",
-        default_text="none: every topic waits for its consumer groups",
+        allowed="names of topics: a list, or text with commas",
+        default_text="none",
     )
-    """Topics whose local retention, beside a running cluster, waits for no consumer group."""
+    """Topics whose local retention beside a running cluster waits for no group."""
 
     deletion_batch_segments: Whole = setting(
         "deletion.batch.segments", 500, RETENTION, Source.OURS, unit="segments", at_least=1, at_most=1000
     )
-    """How many remote segments are deleted before the run checks again whether that is still allowed."""
+    """After how many remote segments a deletion checks again whether it is still allowed."""
 
     @field_validator("log_local_retention_ms", "log_local_retention_bytes")
     @classmethod

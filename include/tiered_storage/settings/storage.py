@@ -28,12 +28,12 @@ METADATA = "The metadata of the remote log"
 COSTS = "Costs"
 
 _CLASS_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
-_DOTTED_NAME = "a class by its dotted name: package.module.Class"
-_CLASS_PATH = "folders, wheels or zip archives, separated by commas or colons"
+_DOTTED_NAME = "a class: package.module.Class"
+_CLASS_PATH = "folders, wheels or zip archives, with commas or colons"
 _PREFIX = r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*\.$"
-_ALLOWED_PREFIX = "the start of names, with a dot at its end"
+_ALLOWED_PREFIX = "text with a dot at its end"
 _OPTIONS = "text"
-_ALLOWED_PRICE = "a number, 0 or more, in any one currency"
+_ALLOWED_PRICE = "a number, 0 or more"
 _NOT_COUNTED = "not counted"
 
 
@@ -45,29 +45,27 @@ class StorageSettings(PropertyModel):
     """Where state, objects and metadata are."""
 
     state_directory: Folder = setting("state.directory", ".state", STATE, Source.OURS, allowed="a folder")
-    """The folder for all local state by default; deleting it deletes that state. A command or run that opens it removes
-    the rights of other users, unless the folder also holds other things."""
+    """The folder for all local state by default; deleting it deletes that state."""
 
     work_url: StorageUrl = setting(
         "work.url",
         _inside_state("work"),
         STATE,
         Source.OURS,
-        allowed="a folder, or a URL such as file:///folder, s3://bucket/prefix or hdfs://host:port/folder",
+        allowed="a folder, or a URL such as s3://bucket/prefix",
         default_text="{state.directory}/work",
     )
-    """Where plans and results pass between Airflow and Spark: both must reach it, nobody else should write to it."""
+    """Where plans and results pass between Airflow and Spark; nobody else should write to it."""
 
     export_url: StorageUrl = setting(
         "export.url",
         _inside_state("exports"),
         STATE,
         Source.OURS,
-        allowed="a folder, or a URL such as file:///folder, s3://bucket/prefix or hdfs://host:port/folder",
+        allowed="a folder, or a URL such as s3://bucket/prefix",
         default_text="{state.directory}/exports",
     )
-    """Where topics are exported as tables, each in a folder of its name. A new folder is private to this user; to share
-    it, create it yourself."""
+    """Where topics are exported as tables. A new folder is private to this user; to share it, create it yourself."""
 
     remote_log_storage_system_enable: bool = setting(
         "remote.log.storage.system.enable", True, REMOTE_STORAGE, Source.KAFKA
@@ -82,14 +80,13 @@ class StorageSettings(PropertyModel):
         allowed=_DOTTED_NAME,
         pattern=_CLASS_NAME,
     )
-    """The RemoteStorageManager class that stores and fetches segments: ours, or
-    [your own](stores.md#a-store-of-your-own) (Kafka's default: none)."""
+    """The class that stores and fetches segments: ours, or [your own](stores.md#a-store-of-your-own) (Kafka's default:
+    none)."""
 
     remote_log_storage_manager_class_path: ClassPath = setting(
         "remote.log.storage.manager.class.path", (), REMOTE_STORAGE, Source.KAFKA, allowed=_CLASS_PATH
     )
-    """Where Python finds your own class, after the places where it looks anyway. Spark's workers need it at the same
-    path."""
+    """Where Python also finds your own class, on Spark's workers too."""
 
     remote_log_storage_manager_impl_prefix: str = setting(
         "remote.log.storage.manager.impl.prefix",
@@ -99,34 +96,34 @@ class StorageSettings(PropertyModel):
         allowed=_ALLOWED_PREFIX,
         pattern=_PREFIX,
     )
-    """How the names of the class's options begin."""
+    """The prefix of the class's options."""
 
     rsm_config: Mapping[str, str] = setting(
         STORAGE_MANAGER.prefix, {}, REMOTE_STORAGE, Source.KAFKA, allowed=_OPTIONS, is_secret=True
     )
-    """Every other name that begins so is an option of your own class. The class gets all options as they are, without
-    the prefix: also those of this table, which keep their meaning. Variables of the environment cannot set options."""
+    """Every other name with this prefix is an option of your own class, which gets all options without the prefix.
+    Environment variables cannot set options."""
 
     rsm_config_url: StorageUrl = setting(
         "rsm.config.url",
         _inside_state("remote"),
         REMOTE_STORAGE,
         Source.OURS,
-        allowed="a folder, or a URL such as file:///folder, s3://bucket/prefix or hdfs://host:port/folder",
+        allowed="a folder, or a URL such as s3://bucket/prefix",
         default_text="{state.directory}/remote",
     )
-    """The object store, and the prefix of all keys in it. A new folder is private to this user; to share it, create it
-    yourself. Files in it get no wider rights than the folder."""
+    """The object store, and the prefix of all its keys. A new folder is private to this user; to share it, create it
+    yourself."""
 
     rsm_config_allow_http: bool = setting("rsm.config.allow.http", False, REMOTE_STORAGE, Source.OURS)
-    """Whether the object store may be reached without encryption."""
+    """Whether the store may be reached without encryption."""
 
     rsm_config_endpoint: OptionalEndpoint = setting(
         "rsm.config.endpoint",
         None,
         REMOTE_STORAGE,
         Source.OURS,
-        allowed="an https URL, or an http one with rsm.config.allow.http",
+        allowed="an https URL; http with rsm.config.allow.http",
         default_text="the provider's own",
     )
     """The address of an S3 API other than Amazon's, or of an Azure account's blobs."""
@@ -140,18 +137,18 @@ class StorageSettings(PropertyModel):
         pattern=r"^[A-Za-z0-9-]+$",
         default_text="AWS_REGION of the environment",
     )
-    """The region of the bucket."""
+    """The bucket's region."""
 
     rsm_config_compression_enabled: bool = setting("rsm.config.compression.enabled", False, REMOTE_STORAGE, Source.OURS)
-    """Whether segments are compressed by zstd in the store; a topic's remote.compression.enabled comes first."""
+    """Whether segments are compressed by zstd, unless the topic says otherwise."""
 
     rsm_config_compression_heuristic_enabled: bool = setting(
         "rsm.config.compression.heuristic.enabled", True, REMOTE_STORAGE, Source.OURS
     )
-    """Whether chunks whose batches are mostly compressed already, by their headers, are left as they are."""
+    """Whether chunks whose batches are mostly compressed already stay as they are."""
 
     rsm_config_encryption_enabled: bool = setting("rsm.config.encryption.enabled", False, REMOTE_STORAGE, Source.OURS)
-    """Whether segments are encrypted in the store; a topic's remote.encryption.enabled comes first."""
+    """Whether segments are encrypted, unless the topic says otherwise."""
 
     rsm_config_encryption_key_ring_file: OptionalFile = setting(
         "rsm.config.encryption.key.ring.file",
@@ -161,7 +158,7 @@ class StorageSettings(PropertyModel):
         allowed="a file as in docs/encryption.md",
         default_text="none",
     )
-    """The key ring: the keys that wrap the data keys of encrypted segments."""
+    """The keys that wrap the data keys of encrypted segments."""
 
     rsm_config_encryption_key_pair_id: OptionalText = setting(
         "rsm.config.encryption.key.pair.id",
@@ -171,7 +168,7 @@ class StorageSettings(PropertyModel):
         allowed="the id of a key in the key ring",
         default_text="none",
     )
-    """The key of the key ring that wraps the data keys of new segments."""
+    """The key that wraps new data keys."""
 
     rsm_config_role_arn: Roles = setting(
         "rsm.config.role.arn",
@@ -181,7 +178,7 @@ class StorageSettings(PropertyModel):
         allowed="ARNs of roles, separated by commas",
         default_text="none",
     )
-    """The AWS role to assume for the store. Several are assumed one with the other; the store sees the last one."""
+    """The AWS roles to assume for the store, each with the one before."""
 
     rsm_config_role_external_id: OptionalText = setting(
         "rsm.config.role.external.id",
@@ -191,17 +188,17 @@ class StorageSettings(PropertyModel):
         allowed="text",
         default_text="none",
     )
-    """What the last role asks of those who assume it."""
+    """The external id for the last role."""
 
     rsm_config_sts_endpoint: OptionalEndpoint = setting(
         "rsm.config.sts.endpoint",
         None,
         REMOTE_STORAGE,
         Source.OURS,
-        allowed="an https URL, or an http one with rsm.config.allow.http",
+        allowed="an https URL; http with rsm.config.allow.http",
         default_text="the provider's own",
     )
-    """The address of the Security Token Service that hands out roles."""
+    """The address of the Security Token Service."""
 
     rsm_config_ca_bundle: OptionalFile = setting(
         "rsm.config.ca.bundle",
@@ -211,13 +208,13 @@ class StorageSettings(PropertyModel):
         allowed="a file in PEM format",
         default_text="AWS_CA_BUNDLE of the environment",
     )
-    """Certificates of authorities to trust beside the system's. Spark's workers need the file at the same path."""
+    """Authorities to trust beside the system's; at the same path on Spark's workers."""
 
     rsm_config_path_style_access: bool = setting("rsm.config.path.style.access", True, REMOTE_STORAGE, Source.OURS)
-    """Whether the bucket is in the path of a request to S3; false: in its host name."""
+    """Whether the bucket is in the path of S3 requests; false: in the host name."""
 
     rsm_config_requester_pays: bool = setting("rsm.config.requester.pays", False, REMOTE_STORAGE, Source.OURS)
-    """Whether you agree to pay for requests to somebody else's S3 bucket."""
+    """Whether you pay for requests to somebody else's bucket."""
 
     rsm_config_server_side_encryption: OptionalText = setting(
         "rsm.config.server.side.encryption",
@@ -228,7 +225,7 @@ class StorageSettings(PropertyModel):
         pattern=r"^(AES256|aws:kms|aws:kms:dsse)$",
         default_text="what the bucket does",
     )
-    """How S3 is asked to encrypt each object."""
+    """How S3 encrypts each object."""
 
     rsm_config_kms_key_id: OptionalText = setting(
         "rsm.config.kms.key.id",
@@ -239,11 +236,11 @@ class StorageSettings(PropertyModel):
         pattern=r"^[A-Za-z0-9:/_-]+$",
         default_text="AWS's own key",
     )
-    """The key of AWS KMS for rsm.config.server.side.encryption."""
+    """The KMS key for rsm.config.server.side.encryption."""
 
     rsm_config_conditional_writes: bool = setting("rsm.config.conditional.writes", True, REMOTE_STORAGE, Source.OURS)
-    """Whether the store can create an object only if there is none (If-None-Match). Without it nothing notices that two
-    installations write to one store at the same moment: see stores.md."""
+    """Whether the store can create an object only if there is none (If-None-Match). Without it, let [only one
+    installation](stores.md#conditional-writes) use the store."""
 
     rlmm_config_url: MetadataUrl = setting(
         "rlmm.config.url",
@@ -253,8 +250,7 @@ class StorageSettings(PropertyModel):
         allowed="sqlite:///folder/file.db, or postgresql://user@host:5432/database",
         default_text="sqlite:///{state.directory}/remote_log_metadata.db",
     )
-    """The metadata store; docs/metadata-stores.md helps to choose. A password is not a setting: give it by an Airflow
-    connection, or by PGPASSWORD in the environment."""
+    """The [metadata store](metadata-stores.md), without its password."""
 
     remote_log_metadata_manager_class_name: str = setting(
         "remote.log.metadata.manager.class.name",
@@ -264,14 +260,13 @@ class StorageSettings(PropertyModel):
         allowed=_DOTTED_NAME,
         pattern=_CLASS_NAME,
     )
-    """The MetadataStore class that keeps the metadata: ours, or
-    [your own](metadata-stores.md#a-metadata-store-of-your-own) (Kafka's default:
-    org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager)."""
+    """The class that keeps the metadata: ours, or [your own](metadata-stores.md#a-metadata-store-of-your-own) (Kafka's
+    default: org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager)."""
 
     remote_log_metadata_manager_class_path: ClassPath = setting(
         "remote.log.metadata.manager.class.path", (), METADATA, Source.KAFKA, allowed=_CLASS_PATH
     )
-    """Where Python finds your own class, after the places where it looks anyway."""
+    """Where Python also finds your own class."""
 
     remote_log_metadata_manager_impl_prefix: str = setting(
         "remote.log.metadata.manager.impl.prefix",
@@ -281,24 +276,23 @@ class StorageSettings(PropertyModel):
         allowed=_ALLOWED_PREFIX,
         pattern=_PREFIX,
     )
-    """How the names of the class's options begin."""
+    """The prefix of the class's options."""
 
     rlmm_config: Mapping[str, str] = setting(
         METADATA_MANAGER.prefix, {}, METADATA, Source.KAFKA, allowed=_OPTIONS, is_secret=True
     )
-    """Every other name that begins so is an option of your own class, as for a RemoteStorageManager."""
+    """Every other name with this prefix is an option of your own class, as above."""
 
     remote_log_metadata_custom_metadata_max_bytes: Whole = setting(
         "remote.log.metadata.custom.metadata.max.bytes", 128, METADATA, Source.KAFKA, unit="bytes", at_least=0
     )
-    """How long the custom metadata may be that a RemoteStorageManager of your own returns for a segment; the copy of a
-    segment with more fails."""
+    """The most custom metadata that your own RemoteStorageManager may return for a segment; with more, its copy
+    fails."""
 
     metadata_busy_timeout_ms: Whole = setting(
         "metadata.busy.timeout.ms", 10_000, METADATA, Source.OURS, unit="ms", at_least=0, at_most=600_000
     )
-    """How long a call waits for a locked metadata store, or for a server that is away, before it fails with an error
-    that may be retried."""
+    """How long a call waits for a locked metadata store, or for its server."""
 
     @property
     def has_own_storage_manager(self) -> bool:
@@ -334,24 +328,24 @@ class CostSettings(PropertyModel):
     cost_store_gb_month: OptionalPrice = setting(
         "cost.store.gb.month", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
     )
-    """What the store takes for a GB (10^9 bytes) a month."""
+    """The store, a GB (10^9 bytes) a month; all costs in one currency."""
 
     cost_store_write_thousand: OptionalPrice = setting(
         "cost.store.write.thousand", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
     )
-    """What the store takes for a thousand requests that write an object. A segment is three objects."""
+    """A thousand writes of objects. A segment is three objects."""
 
     cost_store_read_thousand: OptionalPrice = setting(
         "cost.store.read.thousand", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
     )
-    """What the store takes for a thousand requests that read an object."""
+    """A thousand reads of objects."""
 
     cost_transfer_gb: OptionalPrice = setting(
         "cost.transfer.gb", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
     )
-    """What the network takes for a GB (10^9 bytes) on its way from the brokers to the store, or back."""
+    """A GB (10^9 bytes) between the brokers and the store."""
 
     cost_disk_gb_month: OptionalPrice = setting(
         "cost.disk.gb.month", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
     )
-    """What a GB (10^9 bytes) of the brokers' disks costs a month. Every replica counts."""
+    """The brokers' disks, a GB (10^9 bytes) a month. Every replica counts."""

@@ -40,19 +40,17 @@ class TopicSettings(PropertyModel):
     )
 
     remote_storage_enable: bool = setting("remote.storage.enable", False, TOPIC_GROUP, Source.KAFKA)
-    """Whether closed segments of the topic are copied to the remote tier."""
+    """Whether closed segments of the topic are copied."""
 
     remote_log_copy_disable: bool = setting("remote.log.copy.disable", False, TOPIC_GROUP, Source.KAFKA)
     """Whether copying is paused; remote data stay readable and keep their retention."""
 
     remote_log_delete_on_disable: bool = setting("remote.log.delete.on.disable", False, TOPIC_GROUP, Source.KAFKA)
-    """Whether all remote data of the topic are deleted once `remote.storage.enable` is false. Requires
-    `remote.deletion.allowed`."""
+    """Whether all remote data are deleted once `remote.storage.enable` is false. Requires `remote.deletion.allowed`."""
 
     local_deletion_allowed: bool = setting("local.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
-    """Whether local segments may be deleted once the remote tier holds them, in a log directory or by the brokers of a
-    running cluster. These brokers, or one that starts on the directory, no longer have those records. What total
-    retention already deleted remotely also needs `remote.deletion.allowed`."""
+    """Whether local segments may be deleted once they are remote, by a running cluster's brokers too. Brokers then no
+    longer have those records."""
 
     remote_deletion_allowed: bool = setting("remote.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
     """Whether remote segments past total retention may be deleted."""
@@ -60,7 +58,7 @@ class TopicSettings(PropertyModel):
     cleanup_policy: CleanupPolicy = setting(
         "cleanup.policy", "delete", TOPIC_GROUP, Source.KAFKA, allowed="delete, compact, or compact,delete"
     )
-    """The topic's policy in Kafka. A compacted topic cannot be tiered and is refused."""
+    """The topic's policy in Kafka. A compacted topic cannot be tiered."""
 
     retention_ms: TotalRetention = setting(
         "retention.ms",
@@ -72,7 +70,7 @@ class TopicSettings(PropertyModel):
         special=WITHOUT_LIMIT,
         default_text="log.retention.ms",
     )
-    """How long records stay, in both tiers together, by the largest timestamp in their segment."""
+    """How long both tiers together keep records, by the largest timestamp in their segment."""
 
     retention_bytes: TotalRetention = setting(
         "retention.bytes",
@@ -84,7 +82,7 @@ class TopicSettings(PropertyModel):
         special=WITHOUT_LIMIT,
         default_text="log.retention.bytes",
     )
-    """How much a partition keeps, in both tiers together."""
+    """How much both tiers together keep of a partition."""
 
     local_retention_ms: Whole = setting(
         "local.retention.ms",
@@ -96,7 +94,7 @@ class TopicSettings(PropertyModel):
         special=LOCAL_MEANINGS,
         default_text="log.local.retention.ms",
     )
-    """How long closed segments stay local after the remote tier has them; at most retention.ms."""
+    """How long segments stay local after they are remote; at most retention.ms."""
 
     local_retention_bytes: Whole = setting(
         "local.retention.bytes",
@@ -108,7 +106,7 @@ class TopicSettings(PropertyModel):
         special=LOCAL_MEANINGS,
         default_text="log.local.retention.bytes",
     )
-    """How much of a partition stays local after the remote tier has it; at most retention.bytes."""
+    """How much of a partition stays local after it is remote; at most retention.bytes."""
 
     remote_copy_lag_ms: Whole = setting(
         "remote.copy.lag.ms",
@@ -120,8 +118,8 @@ class TopicSettings(PropertyModel):
         special=LAG_MEANINGS,
         default_text="log.remote.copy.lag.ms",
     )
-    """How long a closed segment waits, by the largest timestamp in its time index, until it is copied (KIP-1241). It is
-    copied once this or remote.copy.lag.bytes is reached; so 0 copies at once. At most local.retention.ms."""
+    """How long a closed segment waits, by the largest timestamp in its time index (KIP-1241). It is copied once this or
+    remote.copy.lag.bytes is reached; at most local.retention.ms."""
 
     remote_copy_lag_bytes: Whole = setting(
         "remote.copy.lag.bytes",
@@ -133,8 +131,7 @@ class TopicSettings(PropertyModel):
         special=LAG_MEANINGS,
         default_text="log.remote.copy.lag.bytes",
     )
-    """How much of the local log must follow a closed segment until it is copied; see remote.copy.lag.ms. At most
-    local.retention.bytes."""
+    """How much of the local log must follow a closed segment before its copy; at most local.retention.bytes."""
 
     segment_bytes: Whole = setting(
         "segment.bytes",
@@ -146,29 +143,28 @@ class TopicSettings(PropertyModel):
         at_most=(1 << 31) - 1,
         special=AS_THE_BROKERS,
     )
-    """How large the segments are that a copy from a running cluster rolls. Segments of log directories stay as they
-    are."""
+    """How large the segments are that a copy from a running cluster rolls."""
 
     segment_ms: Whole = setting(
         "segment.ms", UNLIMITED, TOPIC_GROUP, Source.KAFKA, unit="ms", at_least=1, special=AS_THE_BROKERS
     )
-    """How long a copy from a running cluster waits until it copies less than a whole segment."""
+    """How long such a copy waits until it copies less than a whole segment."""
 
     copy_over_gaps: bool = setting(
         "copy.over.gaps", False, TOPIC_GROUP, Source.OURS, default_text="copy.over.gaps of all topics"
     )
-    """Whether records of the topic that the brokers deleted before they were copied are given up, and later ones
-    copied; see [live-cluster.md](live-cluster.md#when-records-were-deleted-too-early)."""
+    """Whether records that the brokers deleted before they were copied are [given
+    up](live-cluster.md#when-records-were-deleted-too-early), and later ones copied."""
 
     remote_compression_enabled: bool = setting(
         "remote.compression.enabled", False, TOPIC_GROUP, Source.OURS, default_text="rsm.config.compression.enabled"
     )
-    """Whether new segments are compressed by zstd in the store. Stored segments stay as they are."""
+    """Whether new segments are compressed by zstd."""
 
     remote_encryption_enabled: bool = setting(
         "remote.encryption.enabled", False, TOPIC_GROUP, Source.OURS, default_text="rsm.config.encryption.enabled"
     )
-    """Whether new segments are encrypted in the store. Stored segments stay as they are."""
+    """Whether new segments are encrypted."""
 
     replaced_since_ms: Whole = setting(
         "replaced.since.ms",
@@ -179,8 +175,7 @@ class TopicSettings(PropertyModel):
         at_least=0,
         special={UNLIMITED: "it is not"},
     )
-    """Since when the running cluster shows the topic's name with another topic id. `expire` writes it; see
-    remote.log.replaced.topic.grace.ms."""
+    """Since when the cluster shows the topic's name with another topic id. `expire` writes it."""
 
     @model_validator(mode="after")
     def _local_within_the_total(self) -> Self:

@@ -8,23 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_SCHEDULE = "runs begin by the schedule of their DAG in Airflow"
-_RETRIES = "Airflow retries a failed task, as often and as late as the DAG says (retries, retry_delay)"
-_SPARK = "Spark copies as many groups at once as the Spark connection has cores; the command has --workers"
-_NO_FOLLOWER = "Remote Log has no followers that read the remote tier"
-_NO_TOPIC = "the metadata are not in a Kafka topic; rlmm.config.url says where they are"
+_SCHEDULE = "the schedule of the DAG in Airflow decides"
+_RETRIES = "retries and retry_delay of the DAG decide"
+_SPARK = "the cores of the Spark connection decide; the command has --workers"
+_NO_FOLLOWER = "no followers read the remote tier"
+_NO_TOPIC = "no Kafka topic has the metadata"
 _RLMM = "rlmm.config.remote.log.metadata"
 
 UNUSED_NAMES: Mapping[str, str] = MappingProxyType(
     {
-        "remote.log.index.file.cache.ttl.ms": (
-            "cached indexes leave the cache by remote.log.index.file.cache.total.size.bytes alone, as they never change"
-        ),
+        "remote.log.index.file.cache.ttl.ms": "remote.log.index.file.cache.total.size.bytes alone decides",
         "remote.log.manager.thread.pool.size": _SPARK,
         "remote.log.manager.copier.thread.pool.size": _SPARK,
-        "remote.log.manager.expiration.thread.pool.size": (
-            "one task of Airflow deletes in batches (deletion.batch.segments)"
-        ),
+        "remote.log.manager.expiration.thread.pool.size": "one task of Airflow deletes in batches",
         "remote.log.manager.follower.thread.pool.size": _NO_FOLLOWER,
         "remote.log.manager.task.interval.ms": _SCHEDULE,
         "remote.log.manager.task.retry.backoff.ms": _RETRIES,
