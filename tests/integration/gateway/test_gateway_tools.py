@@ -14,6 +14,7 @@ from support.kafka_clients import REQUEST_SECONDS, send
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
 from tiered_storage.kafka_log.records.record import Record
+from tiered_storage_airflow.demo_cluster.kafka_programs import KafkaProgramError
 
 TOPIC, WRITTEN, GROUP = "gateway-tools", "gateway-tools-written", "gateway-tools"
 TOOLS = "org.apache.kafka.tools"
@@ -94,3 +95,24 @@ def test_tools_describe_topics_and_settings(site: LiveSite, gateway: RunningGate
 
     assert "Leader: 1" in topic
     assert f"segment.ms={1 << 60}" in settings
+
+
+def test_limits_that_a_tool_sets_at_the_brokers_count_for_the_remote_log(
+    site: LiveSite, gateway: RunningGateway, sent: list[Record]
+) -> None:
+    topic = ("--bootstrap-server", gateway.bootstrap_servers, "--entity-type", "topics", "--entity-name", TOPIC)
+    total, local = 1 << 61, 1 << 50
+
+    def set_to(added: str) -> None:
+        site.kafka.tool("kafka.admin.ConfigCommand", *topic, "--alter", "--add-config", added)
+
+    set_to(f"retention.ms={total},local.retention.ms={local}")
+    # The brokers have no tiering: only 'tiered-storage topics enable' begins ours.
+    with pytest.raises(KafkaProgramError, match="functionality is disabled in the broker"):
+        set_to("remote.storage.enable=true")
+
+    shown = site.kafka.tool("kafka.admin.ConfigCommand", *topic, "--describe")
+    assert f"retention.ms={total}" in shown
+    assert f"local.retention.ms={local}" in shown
+    [listed] = [row for row in site.run("topics", "list", "--json").rows if row["topic"] == TOPIC]
+    assert (listed["retention.ms"], listed["local.retention.ms"]) == (total, local)
