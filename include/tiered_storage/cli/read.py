@@ -149,7 +149,8 @@ def offsets(
     from tiered_storage.remote_log.read.read_values import OffsetSpec
 
     output = Output(as_json)
-    asked: list[tuple[str, OffsetSpec | int]] = [(spec.name.lower().replace("_", "-"), spec) for spec in OffsetSpec]
+    named = OffsetSpec.__members__.items()
+    asked: list[tuple[str, OffsetSpec | int]] = [(name.lower().replace("_", "-"), spec) for name, spec in named]
     asked += [(text, parse_time("--time", text) or 0) for text in times or []]
     with opened(config, output) as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
         found = remote_log.find_partition(topic, partition)

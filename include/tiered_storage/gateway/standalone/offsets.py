@@ -30,15 +30,13 @@ from tiered_storage.kafka_wire.connections.error_codes import (
 )
 from tiered_storage.kafka_wire.connections.frames import answer, answer_module, elements, entity
 from tiered_storage.kafka_wire.fetch_layout import NO_EPOCH, NO_OFFSET
-from tiered_storage.kafka_wire.partition_requests import OffsetSpec
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation
-from tiered_storage.remote_log.read.read_values import OffsetSpec as LogSpec
+from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation, OffsetSpec
 
 AT_ONCE: Final = 16
 """Partitions of one request that are looked at, at the same time."""
 _NOTHING: Final = FoundOffset(NO_OFFSET)
-_NAMED: Final = {each.value for each in LogSpec}
+_NAMED: Final = {each.value for each in OffsetSpec}
 
 MayDescribe = Callable[[str], bool]
 """Whether the client may describe the topic of that name."""
@@ -72,7 +70,7 @@ class LogOffsets:
 
         async def find(partition: TopicIdPartition, each: Any) -> Any:
             spec, number = int(each.timestamp), int(each.partition_index)
-            if spec < 0 and spec not in _NAMED and spec != OffsetSpec.EARLIEST_PENDING_UPLOAD:
+            if spec < 0 and spec not in _NAMED:
                 return listed(number, _NOTHING, ErrorCode(INVALID_REQUEST))
             return listed(number, await self._found(partition, spec, isolation))
 
@@ -147,8 +145,5 @@ class LogOffsets:
         return tuple(await asyncio.gather(*map(of_partition, elements(asked))))
 
     async def _found(self, partition: TopicIdPartition, spec: int, isolation: Isolation) -> FoundOffset:
-        if spec == OffsetSpec.EARLIEST_PENDING_UPLOAD:
-            view = await self._partitions.latest(partition)
-            return FoundOffset(view.remote_end, leader_epoch=view.epoch_at(view.remote_end))
         found = await self._partitions.offsets(partition, spec, isolation)
         return _NOTHING if found is None else found

@@ -62,12 +62,15 @@ class OffsetSearch:
         ConfigurationError, RemoteStorageError, ReadRefusedError, CorruptLogError.
         """
         end = view.end_offset(isolation)
-        if spec == OffsetSpec.EARLIEST:
-            return FoundOffset(view.log_start_offset, leader_epoch=view.epoch_at(view.log_start_offset))
+        starts: dict[int, int] = {
+            OffsetSpec.EARLIEST: view.log_start_offset,
+            OffsetSpec.EARLIEST_LOCAL: view.local_start,
+            OffsetSpec.EARLIEST_PENDING_UPLOAD: max(view.remote_end, view.log_start_offset),
+        }
+        if (start := starts.get(spec)) is not None:
+            return FoundOffset(start, leader_epoch=view.epoch_at(start))
         if spec == OffsetSpec.LATEST:
             return FoundOffset(end, leader_epoch=view.leader_epoch)
-        if spec == OffsetSpec.EARLIEST_LOCAL:
-            return FoundOffset(view.local_start, leader_epoch=view.epoch_at(view.local_start))
         if spec == OffsetSpec.LATEST_TIERED:
             last = view.coverage.end_offset
             return None if last is None else FoundOffset(last, leader_epoch=view.epoch_at(last))
@@ -170,7 +173,7 @@ class OffsetSearch:
 
 def is_certain(view: PartitionView, spec: OffsetSpec | int, found: FoundOffset | None) -> bool:
     """Return whether `found` is right for `spec` whatever is in a local tier that `view` could not read."""
-    if spec == OffsetSpec.EARLIEST:
+    if spec in {OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_PENDING_UPLOAD}:
         return view.is_log_start_known or bool(view.coverage.ranges)
     if spec == OffsetSpec.LATEST_TIERED:
         return True

@@ -32,9 +32,13 @@ class OffsetSpec(IntEnum):
     MAX_TIMESTAMP = -3
     """The first record with the largest timestamp; no result if a read_committed reader cannot see that record yet."""
     EARLIEST_LOCAL = -4
-    """The first offset that is local; KIP-405's drafts call it next-local and number it -3."""
+    """The first offset that is local."""
+    NEXT_LOCAL = EARLIEST_LOCAL
+    """Its name in KIP-405's drafts, which number it -3."""
     LATEST_TIERED = -5
     """The last offset that the remote tier has (inclusive)."""
+    EARLIEST_PENDING_UPLOAD = -6
+    """The first offset that the remote tier does not have yet (KIP-1023)."""
 
 
 class Tier(StrEnum):

@@ -192,7 +192,9 @@ def test_offsets_are_shown_by_their_names_and_by_time(tmp_path: Path) -> None:
         ("latest", 35, None, 0),
         ("max-timestamp", 34, NOW + 34_000, 0),
         ("earliest-local", 0, None, 0),
+        ("next-local", 0, None, 0),
         ("latest-tiered", 29, None, 0),
+        ("earliest-pending-upload", 30, None, 0),
         (str(NOW + 16_001), 17, NOW + 17_000, 0),
         (str(NOW + 35_000), None, None, None),
     ]

@@ -13,6 +13,7 @@ from support.remote_logs import (
     SEGMENT_BYTES,
     RemoteLogFiles,
     a_copied_remote_log,
+    a_remote_log,
     flip_bit,
     local_log,
     record,
@@ -85,15 +86,26 @@ def test_a_table_has_the_requested_columns(tmp_path: Path) -> None:
 
 def test_offsets_are_found_by_their_names(tmp_path: Path) -> None:
     with a_reader(a_copied_remote_log(tmp_path), 20) as (_, reader):
-        found = {spec.name: reader.offsets(ORDERS_0, spec, Isolation.READ_COMMITTED) for spec in OffsetSpec}
+        found = {
+            name: reader.offsets(ORDERS_0, spec, Isolation.READ_COMMITTED)
+            for name, spec in OffsetSpec.__members__.items()
+        }
 
     assert found == {
         "EARLIEST": FoundOffset(0, -1, 0),
         "LATEST": FoundOffset(35, -1, 0),
         "MAX_TIMESTAMP": FoundOffset(34, NOW + 34_000, 0),
         "EARLIEST_LOCAL": FoundOffset(20, -1, 0),
+        "NEXT_LOCAL": FoundOffset(20, -1, 0),
         "LATEST_TIERED": FoundOffset(29, -1, 0),
+        "EARLIEST_PENDING_UPLOAD": FoundOffset(30, -1, 0),
     }
+
+
+def test_of_a_topic_without_remote_records_all_are_still_to_be_copied(tmp_path: Path) -> None:
+    with a_reader(a_remote_log(tmp_path), 0) as (_, reader):
+        assert reader.offsets(ORDERS_0, OffsetSpec.EARLIEST_PENDING_UPLOAD) == FoundOffset(0, -1, 0)
+        assert reader.offsets(ORDERS_0, OffsetSpec.LATEST_TIERED) is None
 
 
 def test_offsets_are_found_by_time(tmp_path: Path) -> None:

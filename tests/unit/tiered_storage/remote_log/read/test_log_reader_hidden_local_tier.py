@@ -120,6 +120,8 @@ def test_offsets_that_the_hidden_tier_cannot_change_are_reported(tmp_path: Path,
         site.hides.append(PermissionError("not ours"))
         assert site.reader.offsets(ORDERS_0, OffsetSpec.EARLIEST, isolation) == FoundOffset(0, -1, 0)
         assert site.reader.offsets(ORDERS_0, OffsetSpec.LATEST_TIERED, isolation) == FoundOffset(29, -1, 0)
+        pending = site.reader.offsets(ORDERS_0, OffsetSpec.EARLIEST_PENDING_UPLOAD, isolation)
+        assert pending == FoundOffset(30, -1, 0)
         assert site.reader.offsets(ORDERS_0, NOW + 29_000, isolation) == FoundOffset(29, NOW + 29_000, 0)
         for spec in (OffsetSpec.LATEST, OffsetSpec.MAX_TIMESTAMP, OffsetSpec.EARLIEST_LOCAL, NOW + 29_001):
             with pytest.raises(InvalidLogDirectoryError, match="not ours"):
