@@ -19,7 +19,9 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.start import abandon_unfinished
+from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
+from tiered_storage.remote_log.lineage import on_lineage, whole_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import incomplete_partitions, listed_partition
 from tiered_storage.remote_log.model import (
     Finding,
@@ -33,7 +35,7 @@ from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement, GraceTime
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_partition
-from tiered_storage.remote_log.retention.orphan_check import OrphanCheck, listed_coverage
+from tiered_storage.remote_log.retention.orphan_check import OrphanCheck, listed_segments
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport, Found, SegmentDeleter
 from tiered_storage.remote_log.retention.topic_deletion import PartitionDeletion
 from tiered_storage.remote_log.storage.documents.object_names import partition_folder
@@ -314,8 +316,9 @@ class ObjectDeletion:
     ) -> list[RemoteLogSegmentMetadata]:
         """Remove from `due` the second copies whose offsets no finished segment in the store's listing holds any more.
 
-        They were marked a grace time ago because others held their offsets. If the topic is no longer tiered, all its
-        remote data are deleted, whatever else holds them.
+        They were marked a grace time ago because others held their offsets. If a later leader has contradicted one
+        since, the others of its own leaders count, which hold the same records. If the topic is no longer tiered, all
+        its remote data are deleted, whatever else holds them.
         """
         log_start = self.context.segments.log_start_offset(partition) or 0
         second = [one for one in due if one.end_offset >= log_start]
@@ -324,12 +327,17 @@ class ObjectDeletion:
         if not second or is_ended or storage is None:
             return due
         sizes = {listed.name: listed.size for listed in storage.list_objects(partition_folder(partition))}
-        coverage = listed_coverage(partition, self.context.segments, storage, sizes)
-        kept = {
-            one.segment_id.id: _only_copy(one)
-            for one in second
-            if coverage.holding(max(one.start_offset, log_start), one.end_offset) is None
-        }
+        there = listed_segments(partition, self.context.segments, storage, sizes)
+        lineage = self.context.segments.partition_state(partition).lineage
+        coverage = Coverage.of(there, lineage)
+        whole = whole_lineage(there, lineage)
+
+        def is_held(one: RemoteLogSegmentMetadata) -> bool:
+            is_contradicted = bool(one.leader_epochs) and not on_lineage(one, whole)
+            of_its_leaders = Coverage.of(there, one.leader_epochs) if is_contradicted else coverage
+            return of_its_leaders.holding(max(one.start_offset, log_start), one.end_offset) is not None
+
+        kept = {one.segment_id.id: _only_copy(one) for one in second if not is_held(one)}
         self._objects.note([one for one in second if one.segment_id.id in kept], kept, found)
         return [one for one in due if one.segment_id.id not in kept]
 

@@ -63,7 +63,8 @@ class OrphanCheck:
         if not whole:
             return kept
         state = self.metadata.partition_state(partition)
-        coverage = listed_coverage(partition, self.metadata, self.storage, sizes)
+        there = listed_segments(partition, self.metadata, self.storage, sizes)
+        coverage = Coverage.of(there, state.lineage)
         local, lineage = self._look(partition, state.lineage)
         for found in whole:
             start_offset = max(found.leftover.start_offset, state.log_start_offset or 0)
@@ -170,16 +171,15 @@ def located_by(
     ]
 
 
-def listed_coverage(
+def listed_segments(
     partition: TopicIdPartition, metadata: RemoteLogMetadataManager, storage: ListableStorage, sizes: Mapping[str, int]
-) -> Coverage:
-    """Return the coverage of finished segments whose objects the store lists with the right sizes."""
-    there = [
+) -> list[RemoteLogSegmentMetadata]:
+    """Return the finished segments whose objects the store lists with the right sizes."""
+    return [
         segment
         for segment in finished(metadata.list_remote_log_segments(partition))
         if all(sizes.get(name) == size for name, size in storage.expected_objects(segment).items())
     ]
-    return Coverage.of(there, metadata.partition_state(partition).lineage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -799,6 +799,24 @@ def test_an_expiry_reads_the_copy_that_stays_within_the_limit_of_remote_reads(
     assert sum(spent) == kept.size
 
 
+def test_a_marked_second_copy_is_deleted_though_a_later_leader_contradicted_both(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, remote_log_deletion_grace_ms=3_600_000)
+    with files.open() as remote_log:
+        copy_twice(remote_log, 10)
+        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
+        assert remote_log.deletions.mark_expired([plan], "expire")[1] == ()
+        lease = held_by(remote_log, "copy")
+        remote_log.segments.put_lineage(ORDERS_0, (EpochEntry(1_000, 0),), lease)
+        remote_log.leases.release(lease)
+        files.clock.now += 3_600_000
+
+        report = remote_log.deletions.delete_marked("expire")
+
+    assert report.failures == ()
+    assert [one.segment_id for one in report.deleted] == [one.segment_id for one in plan.superseded]
+
+
 def test_a_second_copy_stays_where_the_first_was_lost_after_it_was_marked(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, remote_log_deletion_grace_ms=3_600_000)
     with files.open() as remote_log:
