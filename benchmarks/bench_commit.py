@@ -63,7 +63,7 @@ def main() -> int:
         help="where to work, on the disk to measure; if root, one that all users reach",
     )
     arguments.add_argument(
-        "--rounds", type=int, default=4, help="an even number: each database goes first as often as the other"
+        "--rounds", type=int, default=8, help="an even number: each database goes first as often as the other"
     )
     given = arguments.parse_args()
     from servers.postgres import PASSWORD, PostgresServer  # noqa: PLC0415 - the path to it is made above

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
     ARRAY,
     BigInteger,
     ColumnElement,
+    CompoundSelect,
     Connection,
     Update,
     bindparam,
@@ -22,13 +24,14 @@ from sqlalchemy import (
     func,
     insert,
     select,
+    union_all,
 )
 from sqlalchemy import update as update_rows
 
 from tiered_storage.errors import InvalidTransitionError
 from tiered_storage.remote_log.metadata.life_cycle import stepped, why_deleted, why_lost, why_not_added
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Addition, Outcome, Step
-from tiered_storage.remote_log.metadata.sql.database.engine import execute_for_rows, insert_missing
+from tiered_storage.remote_log.metadata.sql.database.engine import execute_for_rows, insert_missing, is_among
 from tiered_storage.remote_log.metadata.sql.database.schema import (
     deleted_segments,
     partition_deletions,
@@ -52,16 +55,6 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 
-_KNOWN, _KNOWN_AS_DELETED = (
-    select(table).where(has_bound_key(table), table.c.segment_id.in_(bindparam("segment_ids", expanding=True)))
-    for table in (segments, deleted_segments)
-)
-_KNOWN_ID, _KNOWN_ID_AS_DELETED = (
-    select(table.c.segment_id).where(
-        has_bound_key(table), table.c.segment_id.in_(bindparam("segment_ids", expanding=True))
-    )
-    for table in (segments, deleted_segments)
-)
 _DELETION = select(partition_deletions.c.state).where(has_bound_key(partition_deletions))
 _FINISHED_COPIES = select(partitions.c.finished_copies).where(has_bound_key(partitions))
 _RAISE_SPAN = (
@@ -169,8 +162,8 @@ def undelete_segments(
 
 def known_ids(connection: Connection, partition: TopicIdPartition, ids: Sequence[str]) -> set[str]:
     """Return those of `ids`, at most ROWS_A_STATEMENT, that the partition has or had as segments."""
-    values = {**bound_key(partition), "segment_ids": ids}
-    return {name for statement in (_KNOWN_ID, _KNOWN_ID_AS_DELETED) for name in connection.scalars(statement, values)}
+    statement = _known_by(connection.dialect.name, ("segment_id",))
+    return set(connection.scalars(statement, {**bound_key(partition), "segment_ids": ids}))
 
 
 def _wholly_deleted(connection: Connection, partitions: Iterable[TopicIdPartition]) -> set[TopicIdPartition]:
@@ -183,13 +176,26 @@ def _known(
     by_partition: defaultdict[TopicIdPartition, list[str]] = defaultdict(list)
     for segment_id in ids:
         by_partition[segment_id.topic_id_partition].append(segment_id.id)
+    statement = _known_by(connection.dialect.name, tuple(segments.columns.keys()))
     found = (
         segment_of(row, where)
         for partition, names in by_partition.items()
-        for statement in (_KNOWN, _KNOWN_AS_DELETED)
         for row in connection.execute(statement, {**bound_key(partition), "segment_ids": names})
     )
     return {segment.segment_id: segment for segment in found}
+
+
+@cache
+def _known_by(dialect: str, columns: tuple[str, ...]) -> CompoundSelect[Any]:
+    """Return the query for `columns` of those of a partition's `segment_ids` that are or were its segments."""
+    return union_all(
+        *(
+            select(*(table.c[name] for name in columns)).where(
+                has_bound_key(table), is_among(dialect, table.c.segment_id, "segment_ids")
+            )
+            for table in (segments, deleted_segments)
+        )
+    )
 
 
 def _add_partitions(connection: Connection, added: Iterable[RemoteLogSegmentMetadata]) -> None:

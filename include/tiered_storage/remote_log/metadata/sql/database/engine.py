@@ -17,7 +17,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from sqlalchemy import Connection, Engine, ExceptionContext, Executable, Table, event, exc
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    Engine,
+    ExceptionContext,
+    Executable,
+    Table,
+    Text,
+    any_,
+    bindparam,
+    event,
+    exc,
+)
 
 from tiered_storage.errors import MetadataUnavailableError, RemoteMetadataError
 
@@ -173,6 +186,16 @@ def insert_or_replace(connection: Connection, table: Table, rows: Rows) -> None:
     key = [column.name for column in table.primary_key]
     replaced = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in key}
     connection.execute(insert.on_conflict_do_update(index_elements=key, set_=replaced), rows)
+
+
+def is_among(dialect: str, column: ColumnElement[str], name: str) -> ColumnElement[bool]:
+    """Return the condition that `column` is one of the texts in the parameter `name`, a list.
+
+    In PostgreSQL the list is one array: a parameter of its own for each text costs more than the search for it.
+    """
+    if dialect == "postgresql":
+        return column == any_(bindparam(name, type_=ARRAY(Text)))
+    return column.in_(bindparam(name, expanding=True))
 
 
 def execute_for_rows(connection: Connection, each: Executable, together: Executable, rows: Rows) -> None:
