@@ -25,7 +25,7 @@ from tiered_storage.errors import (
     RemoteObjectNotFoundError,
 )
 from tiered_storage.remote_log.model import UNKNOWN_SIZE, RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.retention.gate.clock_agreement import STORE_PRECISION_MS, ensure_store_agrees
+from tiered_storage.remote_log.retention.permission.clock_agreement import STORE_PRECISION_MS, ensure_store_agrees
 from tiered_storage.remote_log.storage.clients.object_client import delete_object
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.documents.object_names import (

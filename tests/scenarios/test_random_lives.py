@@ -52,7 +52,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionKind
+from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.documents.object_names import partition_folder
 
@@ -276,7 +276,7 @@ class PartitionLives(RuleBasedStateMachine):
             reader = plain_reader(remote_log).open(self.partition)
             offsets = range(reader.log_start_offset, reader.log_end_offset + 1)
             before = offsets[which % len(offsets)]
-            if not remote_log.deletions.gate.is_allowed(self.partition, DeletionKind.REMOTE):
+            if not remote_log.deletions.permissions.is_allowed(self.partition, DeletionKind.REMOTE):
                 # A right from the settings file ends with the first decision on the topic's name.
                 return
             plan = remote_log.deletions.plan_record_deletion(self.partition, before)
@@ -317,7 +317,7 @@ class PartitionLives(RuleBasedStateMachine):
             if not known:
                 return
             assert known == ["orders"]
-            if not remote_log.deletions.gate.is_allowed(old, DeletionKind.REMOTE):
+            if not remote_log.deletions.permissions.is_allowed(old, DeletionKind.REMOTE):
                 with pytest.raises(DeletionRefusedError):
                     remote_log.deletions.plan_topic_deletion("orders", old.topic_id)
                 return
@@ -541,7 +541,7 @@ class PartitionLives(RuleBasedStateMachine):
         report = remote_log.deletions.delete_marked("expire")
         for failure in report.failures:
             if "deletion is no longer allowed" in failure.message:
-                assert not remote_log.deletions.gate.is_allowed(self.partition, DeletionKind.REMOTE)
+                assert not remote_log.deletions.permissions.is_allowed(self.partition, DeletionKind.REMOTE)
                 continue
             found = _LAST_COPY.search(failure.message)
             assert found is not None, failure

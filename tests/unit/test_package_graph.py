@@ -37,7 +37,7 @@ STOREYS = (
     *(f"{REMOTE}.{name}" for name in ("metadata", "metadata.sql.database", "metadata.sql")),
     *(f"{REMOTE}.{name}" for name in ("tiering_policy", "indexes", "jobs", "context")),
     *(f"{REMOTE}.{name}" for name in ("enabling", "copy", "read.chunks", "read")),
-    *(f"{REMOTE}.{name}" for name in ("retention.gate", "retention.local", "retention")),
+    *(f"{REMOTE}.{name}" for name in ("retention.permission", "retention.local", "retention")),
     f"{REMOTE}.metrics",
     *(f"{REMOTE}.{name}" for name in ("audit", "repair", "rebuild", "restore", "tables")),
     *(f"{REMOTE}.manager", f"{LIBRARY}.gateway.limits", f"{LIBRARY}.gateway.operation"),

@@ -14,7 +14,7 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import open_metadata, open_storage, store_options
 from tiered_storage.remote_log.rebuild.metadata_rebuild import store_holder
 from tiered_storage.remote_log.rebuild.take_over import back_up_metadata, move_store, restore_metadata, take_over
-from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement
+from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement
 from tiered_storage.settings.properties.types import has_password
 from tiered_storage.settings.settings import load_settings
 

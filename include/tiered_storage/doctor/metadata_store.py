@@ -26,7 +26,7 @@ from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSIO
 from tiered_storage.remote_log.metadata.sql.database.schema_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import open_existing
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, ensure_in_use
-from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement, has_own_clock
+from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement, has_own_clock
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions

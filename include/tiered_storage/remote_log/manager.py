@@ -67,7 +67,7 @@ class RemoteLogManager(RemoteLogContext):
         """Repairs of what an audit found."""
         from tiered_storage.remote_log.repair.repairs import RemoteLogRepairs
 
-        return RemoteLogRepairs(self, self.deletions.gate)
+        return RemoteLogRepairs(self, self.deletions.permissions)
 
     @property
     def restores(self) -> RemoteLogRestores:
@@ -129,7 +129,7 @@ class RemoteLogManager(RemoteLogContext):
         """Take leases, write COPY_SEGMENT_STARTED, and renew the generation; see begin_copy."""
         from tiered_storage.remote_log.copy.start import begin_copy
         from tiered_storage.remote_log.enabling.broker_limits import note_first_limits
-        from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement
+        from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement
 
         self.bind_store()
         ClockAgreement.of(self).note()

@@ -48,7 +48,7 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         with self.opened() as remote_log:
             if not only_show:
-                remote_log.deletions.gate.ensure_running()
+                remote_log.deletions.permissions.ensure_running()
             plan = remote_log.deletions.plan_topic_deletion(self.topic, self.topic_id or None)
             path = f"runs/{task_folder(context)}/topic-deletion.jsonl"
             remote_log.work.write(path, [plan], TopicDeletionPlan)
@@ -203,7 +203,7 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
         with self.opened() as remote_log:
             partition = remote_log.find_partition(self.topic, required_number(self.partition, "partition"))
             if not only_show:
-                remote_log.deletions.gate.ensure_running()
+                remote_log.deletions.permissions.ensure_running()
             plan = remote_log.deletions.plan_record_deletion(partition, before)
             path = f"runs/{task_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, [ExpiryRun(() if plan is None else (plan,))], ExpiryRun)

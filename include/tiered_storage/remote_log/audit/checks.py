@@ -22,7 +22,7 @@ from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.progress import Amount, OnMoved, unreported
-from tiered_storage.remote_log.retention.gate.deletion_gate import store_verdict
+from tiered_storage.remote_log.retention.permission.deletion_permissions import store_verdict
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition, name_of
 from tiered_storage.remote_log.storage.listable_storage import listing_storage

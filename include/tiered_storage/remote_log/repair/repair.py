@@ -28,8 +28,8 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.repair.plan import Leftovers
 from tiered_storage.remote_log.repair.redundancy import WholeChecks, why_needed
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_versions
+from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
+from tiered_storage.remote_log.retention.permission.stored_segments import ensure_known_versions
 from tiered_storage.remote_log.storage.documents.object_names import ObjectKind, partition_folder
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 
@@ -43,13 +43,13 @@ _NO_ROOM = (
 class Repair:
     """Marks damaged segments and deletes orphans as `owner`; what was changed after `young_from` (ms) stays.
 
-    `gate` says whether leftovers of a partition may be removed, and whether anything may end now. Whole reads spend
-    their bytes of `limit`.
+    `permissions` say whether leftovers of a partition may be removed, and whether anything may end now. Whole reads
+    spend their bytes of `limit`.
     """
 
     context: RemoteLogContext
     storage: ListableStorage
-    gate: DeletionGate
+    permissions: DeletionPermissions
     owner: str
     young_from: int
     limit: RateLimit
@@ -102,7 +102,7 @@ class Repair:
         for of_partition in leftovers:
             partition = of_partition.topic_id_partition
             try:
-                self.gate.ensure(partition, DeletionKind.LEFTOVER)
+                self.permissions.ensure(partition, DeletionKind.LEFTOVER)
                 with self._lease(partition):
                     gone, errors = self._delete(self._still_left_over(of_partition))
                 removed.extend(gone)
@@ -130,14 +130,14 @@ class Repair:
                 continue
             try:
                 ensure_known_versions([segment], self.storage)
-                why_not = self.gate.why_stopped() or why_needed(segment, coverage, log_start, lineage, checks)
+                why_not = self.permissions.why_stopped() or why_needed(segment, coverage, log_start, lineage, checks)
             except RemoteStorageError as error:
                 why_not = f"the store cannot be reached or understood: {error}"
             if why_not is not None:
                 held_back.append(Finding(str(partition), f"{segment.segment_id.id} stays as it is: {why_not}"))
                 continue
             to_mark.append(segment)
-        if to_mark and (stopped := self.gate.why_stopped()):
+        if to_mark and (stopped := self.permissions.why_stopped()):
             held_back += [Finding(str(partition), f"{one.segment_id.id} stays as it is: {stopped}") for one in to_mark]
             to_mark = []
         room = StoredState.of(state, segments).room_for(to_mark)

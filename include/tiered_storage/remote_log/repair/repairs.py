@@ -20,9 +20,9 @@ from tiered_storage.remote_log.repair.lost_indexes import LostIndexes, has_lost_
 from tiered_storage.remote_log.repair.plan import RemotePartition, RepairPlan, damaged_ids, plan_repair
 from tiered_storage.remote_log.repair.repair import Repair
 from tiered_storage.remote_log.repair.uncommitted_segments import StoreCopier, UncommittedSegments
-from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
+from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement
+from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.storage.listable_storage import listing_storage
 
@@ -51,7 +51,7 @@ class RemoteLogRepairs:
     """Repairs over an open `context`."""
 
     context: RemoteLogContext
-    gate: DeletionGate
+    permissions: DeletionPermissions
 
     def plan(self, report: AuditReport, selection: Selection) -> RepairPlan:
         """Return the repair plan for `report`, an audit of `selection`; see plan_repair."""
@@ -108,7 +108,7 @@ class RemoteLogRepairs:
         settings = self.context.settings
         limit = audit_limit(settings.audit_worker_bytes_per_second, fetch_quota(settings))
         young_from = self.context.clock() - settings.remote_log_orphan_grace_ms
-        repair = Repair(self.context, listing_storage(self.context.storage), self.gate, owner, young_from, limit)
+        repair = Repair(self.context, listing_storage(self.context.storage), self.permissions, owner, young_from, limit)
         written, not_written = repair.write_documents(plan.documents)
         copied = copy(plan.copies) if plan.copies.segments else None
         finished, not_finished = self._unfinished(owner).finish(plan.unfinished)
@@ -131,7 +131,7 @@ class RemoteLogRepairs:
     def _waiting(self, retired: Iterable[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
         """Yield a notice for each partition with marked segments that may not be deleted yet."""
         for partition, count in Counter(segment.topic_id_partition for segment in retired).items():
-            if self.gate.is_allowed(partition, DeletionKind.REMOTE):
+            if self.permissions.is_allowed(partition, DeletionKind.REMOTE):
                 continue
             message = (
                 f"{count} damaged segments were replaced; their objects stay in the store until remote deletion is "

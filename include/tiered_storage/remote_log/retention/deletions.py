@@ -25,14 +25,14 @@ from tiered_storage.remote_log.progress import Amount, OnMoved, unreported
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.retention.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner, plan_record_deletion
-from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement, GraceTime
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.local.enforcement import LocalRetentionEnforcement, LocalRetentionReport
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 from tiered_storage.remote_log.retention.local.planning import LocalRetentionPlanner, Occasion
 from tiered_storage.remote_log.retention.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.retention.past_retention import PastRetention, past_retention
 from tiered_storage.remote_log.retention.pending_deletions import PendingDeletion, pending_deletions
+from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement, GraceTime
+from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
 from tiered_storage.remote_log.retention.topic_deletion import (
     TopicDeletionPlan,
@@ -55,10 +55,12 @@ class RemoteLogDeletions:
     context: RemoteLogContext
 
     @property
-    def gate(self) -> DeletionGate:
-        """The gate that decides whether anything may be deleted."""
+    def permissions(self) -> DeletionPermissions:
+        """What decides whether anything may be deleted."""
         context = self.context
-        return DeletionGate(context.safety, context.bind_store, context.decided_topic, context.guard.publish_pending)
+        return DeletionPermissions(
+            context.safety, context.bind_store, context.decided_topic, context.guard.publish_pending
+        )
 
     def plan_local_retention(
         self,
@@ -96,7 +98,7 @@ class RemoteLogDeletions:
         note_limits(self.context, self.clocks.ensure_agrees)
         limit = read_back_limit(self.context.settings)
         enforcement = LocalRetentionEnforcement(
-            self.context, self.gate, self._keep_lineage, self._replan_local_retention, limit, on_moved
+            self.context, self.permissions, self._keep_lineage, self._replan_local_retention, limit, on_moved
         )
         return enforcement.enforce(plans)
 
@@ -165,7 +167,7 @@ class RemoteLogDeletions:
 
         Raises DeletionRefusedError if nothing remote of it may be deleted now.
         """
-        self.gate.ensure_allowed(partition, DeletionKind.REMOTE)
+        self.permissions.ensure_allowed(partition, DeletionKind.REMOTE)
         return plan_record_deletion(partition, before, self.context, self.context.clock())
 
     def mark_expired(
@@ -181,7 +183,9 @@ class RemoteLogDeletions:
         plans = list(plans)
         self._ensure_may_delete((plan.topic_id_partition for plan in plans), "an expiry")
         limit = read_back_limit(self.context.settings)
-        marking = ExpiryMarking(self.context, self.gate, self.clocks, owner, self._planner.replan, limit, gives_up)
+        marking = ExpiryMarking(
+            self.context, self.permissions, self.clocks, owner, self._planner.replan, limit, gives_up
+        )
         return marking.mark(plans)
 
     def _ensure_may_delete(self, partitions: Iterable[TopicIdPartition], run: str) -> None:
@@ -191,7 +195,7 @@ class RemoteLogDeletions:
         clock. Without any of `partitions`, only record the clock.
         """
         self.context.spend_reserves()
-        self.gate.ensure_running()
+        self.permissions.ensure_running()
         self.context.guard.renew(run)
         if any(True for _ in partitions):
             self.clocks.ensure_agrees()
@@ -203,7 +207,7 @@ class RemoteLogDeletions:
 
         Changes nothing. Reads only the start of the store's generation, and only if no clock was ever read.
         """
-        return self.gate.why_stopped() or self.clocks.why_refused()
+        return self.permissions.why_stopped() or self.clocks.why_refused()
 
     @property
     def clocks(self) -> ClockAgreement:
@@ -212,11 +216,11 @@ class RemoteLogDeletions:
 
     @property
     def _local_planner(self) -> LocalRetentionPlanner:
-        return LocalRetentionPlanner(self.context, self.gate)
+        return LocalRetentionPlanner(self.context, self.permissions)
 
     @property
     def _planner(self) -> ExpiryPlanner:
-        return ExpiryPlanner(self.context, self.gate)
+        return ExpiryPlanner(self.context, self.permissions)
 
     def pending_deletions(self, selection: Selection = EVERYTHING) -> list[PendingDeletion]:
         """Return the marked segments that delete_marked would find; see pending_deletions. Works while deletions are
@@ -228,7 +232,7 @@ class RemoteLogDeletions:
         return pending_deletions(
             [each for each in sorted(states) if selection.matches(each.topic, each.partition)],
             self.context,
-            self.gate,
+            self.permissions,
             _being_deleted(states),
             self._grace,
         )
@@ -257,7 +261,7 @@ class RemoteLogDeletions:
         left = self._mark_replaced(owner, selection) if only is None else ()
         states = self.context.segments.partition_states()
         deletion = ObjectDeletion(
-            self.context, self.gate, self.clocks, owner, self._grace, _being_deleted(states), on_moved=on_moved
+            self.context, self.permissions, self.clocks, owner, self._grace, _being_deleted(states), on_moved=on_moved
         )
         selected = [
             each
@@ -277,17 +281,17 @@ class RemoteLogDeletions:
         except SourceClusterError as error:
             return (Finding("", f"topics that were created again are left to the next run: {error}"),)
         meant = [each for each in found.topics if selection.matches(each.first.topic)]
-        replaced = [each for each in meant if self.gate.is_allowed(each.first, DeletionKind.REMOTE)]
+        replaced = [each for each in meant if self.permissions.is_allowed(each.first, DeletionKind.REMOTE)]
         if not replaced:
             return ()
         if found.why_many is not None:
             return (Finding("", found.why_many),)
         self._ensure_may_delete((each.first for each in replaced), "a deletion of topics that were created again")
-        return mark_replaced(replaced, self.context, self.gate, owner)
+        return mark_replaced(replaced, self.context, self.permissions, owner)
 
     def plan_topic_deletion(self, topic: str, topic_id: str | None = None) -> TopicDeletionPlan:
         """Return the plan to delete everything remote of a topic; see plan_topic_deletion."""
-        return plan_topic_deletion(topic, topic_id, self.context, self.gate)
+        return plan_topic_deletion(topic, topic_id, self.context, self.permissions)
 
     def mark_topic_deleted(
         self, plan: TopicDeletionPlan, owner: str
@@ -297,7 +301,7 @@ class RemoteLogDeletions:
         Raises OutdatedMetadataError, before anything is marked, if the store is ahead for any of them.
         """
         self._ensure_may_delete((planned.topic_id_partition for planned in plan.partitions), "a deletion of a topic")
-        return mark_topic_deleted(plan, self.context, self.gate, owner)
+        return mark_topic_deleted(plan, self.context, self.permissions, owner)
 
     def past_retention(self, partitions: Iterable[TopicIdPartition]) -> list[PastRetention]:
         """Return what of their topics is past retention, whether or not it may be deleted; see past_retention."""

@@ -34,9 +34,9 @@ from tiered_storage.remote_log.model import (
     finding_of,
 )
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below
-from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.retention.gate.stored_segments import ensure_whole, unknown_versions
+from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement
+from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
+from tiered_storage.remote_log.retention.permission.stored_segments import ensure_whole, unknown_versions
 
 GROUP_PARTITIONS = 50
 GROUP_SEGMENTS = 10_000
@@ -52,7 +52,7 @@ class ExpiryMarking:
     """
 
     context: RemoteLogContext
-    gate: DeletionGate
+    permissions: DeletionPermissions
     clocks: ClockAgreement
     owner: str
     replan: Callable[[ExpiryPlan], ExpiryPlan | None]
@@ -67,7 +67,7 @@ class ExpiryMarking:
         A partition can be in both if only some of its segments could be marked. Raises DeletionRefusedError if a person
         stopped all deletions before the first of them.
         """
-        self.gate.ensure_running()
+        self.permissions.ensure_running()
         marked = _Marked()
         for group in _groups(plans):
             marked.begin()
@@ -108,7 +108,7 @@ class ExpiryMarking:
             self.context.leases.release_many(taken.granted)
 
     def _leave_refused(self, partitions: Iterable[TopicIdPartition], marked: _Marked) -> None:
-        for partition, error in self.gate.refusals(marked.undecided(partitions), DeletionKind.REMOTE).items():
+        for partition, error in self.permissions.refusals(marked.undecided(partitions), DeletionKind.REMOTE).items():
             marked.leave([partition], error)
 
     def _due(self, lease: Lease, plan: ExpiryPlan, marked: _Marked) -> _Due | None:

@@ -14,7 +14,7 @@ from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, T
 from tiered_storage.remote_log.read.partition_view import look_at
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below, plan_expiry
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
 from tiered_storage.remote_log.selection import Selection, plan_in_turns
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.source.segment_source import configured_partitions
@@ -52,7 +52,7 @@ class ExpiryPlanner:
     """Plans over every partition of the local logs and of the remote log, as far as remote deletion is allowed."""
 
     context: RemoteLogContext
-    gate: DeletionGate
+    permissions: DeletionPermissions
 
     def plan(
         self, selection: Selection, now: int, max_segments: int | None = None
@@ -142,14 +142,14 @@ class ExpiryPlanner:
         return self.context.source.partition(partition)
 
     def _is_allowed(self, partition: TopicIdPartition) -> bool:
-        return self.gate.is_allowed(partition, DeletionKind.REMOTE)
+        return self.permissions.is_allowed(partition, DeletionKind.REMOTE)
 
     def _plan_of(
         self, partition: TopicIdPartition, local: PartitionLog | None, now: int, max_segments: int | None = None
     ) -> ExpiryPlan | None:
         if not self._is_allowed(partition):
             return None
-        objection = self.gate.why_doubtful(partition, DeletionKind.REMOTE)
+        objection = self.permissions.why_doubtful(partition, DeletionKind.REMOTE)
         if objection is not None:
             raise DeletionRefusedError(objection)
         settings = decide_partition(partition, local, self.context.topics, self.context.settings).settings

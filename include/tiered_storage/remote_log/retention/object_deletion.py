@@ -1,8 +1,8 @@
 """Delete marked segments: objects are deleted in batches, and then DELETE_SEGMENT_FINISHED is written.
 
-Between two batches the gate and the clock are checked again, and leases are renewed. Partitions with little to delete,
-and nothing to find out, share a batch. A segment whose deletion fails stays in DELETE_SEGMENT_STARTED, is listed as a
-failed deletion, and is retried by the next run.
+Between two batches permissions and the clock are checked again, and leases are renewed. Partitions with little to
+delete, and nothing to find out, share a batch. A segment whose deletion fails stays in DELETE_SEGMENT_STARTED, is
+listed as a failed deletion, and is retried by the next run.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from tiered_storage.remote_log.model import (
     finding_of,
 )
 from tiered_storage.remote_log.progress import OnMoved, unreported
-from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement, GraceTime
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_partition
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck, listed_segments
+from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement, GraceTime
+from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
+from tiered_storage.remote_log.retention.permission.stored_segments import ensure_known_partition
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport, Found, SegmentDeleter
 from tiered_storage.remote_log.retention.topic_deletion import PartitionDeletion
 from tiered_storage.remote_log.storage.documents.object_names import partition_folder
@@ -54,12 +54,12 @@ class ObjectDeletion:
     - A copy that never finished stays for `remote.log.orphan.grace.ms` after it was marked, as its worker may still be
       writing. It stays for longer if it may be the last copy of its offsets (OrphanCheck).
     - Segments that readers could see stay for `grace` after they were marked, for an undelete. They stay for longer if
-      `gate` refuses the deletion, which may have been forbidden since, or if `clocks` find a mark in the future: the
-      clock that made it was ahead.
+      `permissions` refuse the deletion, which may have been forbidden since, or if `clocks` find a mark in the future:
+      the clock that made it was ahead.
     """
 
     context: RemoteLogContext
-    gate: DeletionGate
+    permissions: DeletionPermissions
     clocks: ClockAgreement
     owner: str
     grace: GraceTime
@@ -85,12 +85,12 @@ class ObjectDeletion:
         report has what was done until then; the leases are released.
         """
         found = Found()
-        self.gate.ensure_running()
+        self.permissions.ensure_running()
         for group in self._groups(partitions, found):
             try:
                 self._delete_group(group, found)
             except DeletionRefusedError as error:
-                stopped = self.gate.why_stopped()
+                stopped = self.permissions.why_stopped()
                 if stopped is not None:
                     return found.report(stopped)
                 for waiting in group:
@@ -134,7 +134,7 @@ class ObjectDeletion:
                 marked += segment.state is SegmentState.DELETE_SEGMENT_STARTED
         marked += segments
         is_requested = partition in self.whole_partitions
-        is_whole = is_requested and self.gate.is_allowed(partition, DeletionKind.REMOTE)
+        is_whole = is_requested and self.permissions.is_allowed(partition, DeletionKind.REMOTE)
         if is_requested and not is_whole:
             found.fail(partition, _forbidden(partition, segments))
         if not (is_whole or unfinished or marked):
@@ -163,7 +163,7 @@ class ObjectDeletion:
             self.context.leases.release_many(taken.granted)
 
     def _delete_held(self, held: dict[TopicIdPartition, Lease], found: Found) -> None:
-        allowed = [partition for partition in held if self.gate.is_allowed(partition, DeletionKind.REMOTE)]
+        allowed = [partition for partition in held if self.permissions.is_allowed(partition, DeletionKind.REMOTE)]
         for partition in held.keys() - set(allowed) - set(self.whole_partitions):
             found.fail(partition, _forbidden(partition, len(self._due(partition)[1])))
         due = [segment for partition in allowed for segment in self._due_and_believed(partition, found)]
@@ -185,7 +185,7 @@ class ObjectDeletion:
             self.clocks.ensure_steady()
             batch = [one for one in due[first : first + self._most] if one.topic_id_partition in held]
             partitions = {segment.topic_id_partition: None for segment in batch}
-            for partition, refusal in self.gate.refusals(partitions, kind).items():
+            for partition, refusal in self.permissions.refusals(partitions, kind).items():
                 found.fail(partition, refusal)
                 del held[partition]
             for lost in self.context.leases.heartbeat_many(list(held.values()), self._lease_duration).refused:
@@ -217,7 +217,7 @@ class ObjectDeletion:
             listed = listed_partition(partition, self.context.storage, self.context.segments)
             abandon_unfinished(partition, self.context.segments, lease, self.clocks.clock)
             if waiting.is_whole:
-                self.gate.ensure(partition, DeletionKind.REMOTE)
+                self.permissions.ensure(partition, DeletionKind.REMOTE)
                 self._as_a_whole.start(lease)
             is_held = self._delete_under(lease, found, None if waiting.is_whole else listed)
             if waiting.is_whole and is_held:
@@ -231,7 +231,7 @@ class ObjectDeletion:
 
     def _finish(self, lease: Lease, found: Found) -> None:
         partition = lease.topic_id_partition
-        self.gate.ensure(partition, DeletionKind.REMOTE)
+        self.permissions.ensure(partition, DeletionKind.REMOTE)
         self.clocks.ensure_steady()
         self.context.leases.heartbeat(lease, self._lease_duration)
         remains = self._as_a_whole.finish(lease)
@@ -260,7 +260,7 @@ class ObjectDeletion:
         for kind, due in ((DeletionKind.LEFTOVER, unfinished), (DeletionKind.REMOTE, finished)):
             if not due or not held:
                 continue
-            if self.gate.is_allowed(partition, kind):
+            if self.permissions.is_allowed(partition, kind):
                 self._delete_in_batches(due, kind, held, found)
             elif partition not in self.whole_partitions:
                 found.fail(partition, _forbidden(partition, len(due)))
@@ -322,7 +322,9 @@ class ObjectDeletion:
         """
         log_start = self.context.segments.log_start_offset(partition) or 0
         second = [one for one in due if one.end_offset >= log_start]
-        is_ended = partition in self.whole_partitions or not self.gate.decided_topic(partition).remote_storage_enable
+        is_ended = (
+            partition in self.whole_partitions or not self.permissions.decided_topic(partition).remote_storage_enable
+        )
         storage = as_listable(self.context.storage)
         if not second or is_ended or storage is None:
             return due

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.retention.gate.clock_agreement import GraceTime
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.permission.clock_agreement import GraceTime
+from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class PendingDeletion:
 def pending_deletions(
     partitions: Iterable[TopicIdPartition],
     context: RemoteLogContext,
-    gate: DeletionGate,
+    permissions: DeletionPermissions,
     whole_partitions: Collection[TopicIdPartition],
     grace: GraceTime,
 ) -> list[PendingDeletion]:
@@ -48,7 +48,7 @@ def pending_deletions(
     now, orphan_grace_ms = context.clock(), context.settings.remote_log_orphan_grace_ms
     found = []
     for partition in partitions:
-        is_allowed = gate.is_allowed(partition, DeletionKind.REMOTE)
+        is_allowed = permissions.is_allowed(partition, DeletionKind.REMOTE)
         whole = is_allowed and partition in whole_partitions
         segments: list[RemoteLogSegmentMetadata] = []
         leftovers: list[RemoteLogSegmentMetadata] = []

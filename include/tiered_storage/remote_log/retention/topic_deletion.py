@@ -36,8 +36,8 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
     finding_of,
 )
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_partition
+from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
+from tiered_storage.remote_log.retention.permission.stored_segments import ensure_known_partition
 from tiered_storage.remote_log.source.opening import CLUSTER, local_place
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.source.segment_source import configured_partitions
@@ -64,7 +64,7 @@ class PlannedPartitionDeletion:
 
 
 def plan_topic_deletion(
-    topic: str, topic_id: str | None, context: RemoteLogContext, gate: DeletionGate
+    topic: str, topic_id: str | None, context: RemoteLogContext, permissions: DeletionPermissions
 ) -> TopicDeletionPlan:
     """Return the plan to delete `topic`, by its exact name; `topic_id` selects one of several incarnations.
 
@@ -86,7 +86,7 @@ def plan_topic_deletion(
             f"copy it again; first 'tiered-storage topics disable {topic}', or 'topics disable {topic} "
             "--delete-remote' to delete only its remote data"
         )
-    gate.ensure_allowed(chosen, DeletionKind.REMOTE)
+    permissions.ensure_allowed(chosen, DeletionKind.REMOTE)
     planned = []
     for partition in wanted:
         segments = list(context.segments.list_remote_log_segments(partition))
@@ -96,13 +96,13 @@ def plan_topic_deletion(
 
 
 def mark_topic_deleted(
-    plan: TopicDeletionPlan, context: RemoteLogContext, gate: DeletionGate, owner: str
+    plan: TopicDeletionPlan, context: RemoteLogContext, permissions: DeletionPermissions, owner: str
 ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
     """Mark the partitions of `plan`; return those that are marked now, and the failures with their reasons.
 
     A marked partition stays as it is. Raises DeletionRefusedError if a person stopped all deletions.
     """
-    gate.ensure_running()
+    permissions.ensure_running()
     marked: list[TopicIdPartition] = []
     left: list[Finding] = []
     for planned in plan.partitions:
@@ -110,7 +110,9 @@ def mark_topic_deleted(
         try:
             if context.segments.partition_state(partition).delete_state is None:
                 ensure_known_partition(partition, context.segments, context.storage)
-                _mark(context.leases.acquire(partition, owner, context.settings.lease_duration_ms), context, gate)
+                _mark(
+                    context.leases.acquire(partition, owner, context.settings.lease_duration_ms), context, permissions
+                )
             marked.append(partition)
         except TieredStorageError as error:
             left.append(finding_of(partition, error))
@@ -176,7 +178,7 @@ def _why_many(
 
 
 def mark_replaced(
-    replaced: Iterable[AbsentTopic], context: RemoteLogContext, gate: DeletionGate, owner: str
+    replaced: Iterable[AbsentTopic], context: RemoteLogContext, permissions: DeletionPermissions, owner: str
 ) -> tuple[Finding, ...]:
     """Mark the partitions of replaced topics whose grace time is over; return the failures.
 
@@ -190,10 +192,10 @@ def mark_replaced(
         if context.clock() < since + context.settings.remote_log_replaced_topic_grace_ms:
             continue
         try:
-            plan = plan_topic_deletion(old.topic, old.topic_id, context, gate)
-            left.extend(mark_topic_deleted(plan, context, gate, owner)[1])
+            plan = plan_topic_deletion(old.topic, old.topic_id, context, permissions)
+            left.extend(mark_topic_deleted(plan, context, permissions, owner)[1])
         except (ConfigurationError, DeletionRefusedError) as error:
-            gate.ensure_running()
+            permissions.ensure_running()
             left.append(finding_of(old, error))
     return tuple(left)
 
@@ -267,10 +269,10 @@ class PartitionDeletion:
         return None
 
 
-def _mark(lease: Lease, context: RemoteLogContext, gate: DeletionGate) -> None:
+def _mark(lease: Lease, context: RemoteLogContext, permissions: DeletionPermissions) -> None:
     partition = lease.topic_id_partition
     try:
-        gate.ensure(partition, DeletionKind.REMOTE)
+        permissions.ensure(partition, DeletionKind.REMOTE)
         listed_partition(partition, context.storage)
         _take_step(lease, PartitionDeleteState.MARKED, context, context.clock())
     finally:

@@ -18,10 +18,10 @@ from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
 from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, finding_of
 from tiered_storage.remote_log.progress import OnMoved, unreported
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.retention.gate.stored_segments import ensure_present, whole_pieces
 from tiered_storage.remote_log.retention.local.expired_segments import ensure_sent
 from tiered_storage.remote_log.retention.local.plan import STEP_BYTES, LocalRetentionPlan
+from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
+from tiered_storage.remote_log.retention.permission.stored_segments import ensure_present, whole_pieces
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import share_offsets
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, as_listable
@@ -48,15 +48,15 @@ class LocalRetentionEnforcement:
       running cluster are not read again: they are those of the leader epochs that the remote ones have (KIP-101);
     - `keep_lineage` records what the local log is about to forget.
 
-    Under the lock, or right before the request, `replan` plans the partition again, the gate is asked, and what both
-    plans have in common is deleted. A large partition is trimmed in steps, each checked right before its deletion
+    Under the lock, or right before the request, `replan` plans the partition again, the permissions are asked, and what
+    both plans have in common is deleted. A large partition is trimmed in steps, each checked right before its deletion
     (see trim_steps). A finished step stays done if a later one fails.
 
     No lease is taken: a copy may hold one for hours, just when disks fill up, and only finished copies count here.
     """
 
     context: RemoteLogContext
-    gate: DeletionGate
+    permissions: DeletionPermissions
     keep_lineage: Callable[[LocalRetentionPlan], None]
     replan: Callable[[LocalRetentionPlan], LocalRetentionPlan | None]
     limit: RateLimit
@@ -71,13 +71,13 @@ class LocalRetentionEnforcement:
         Repeated runs change nothing. Raises DeletionRefusedError if a person stopped all deletions before the first; a
         later stop ends the run, and the report says so.
         """
-        self.gate.ensure_running()
+        self.permissions.ensure_running()
         trimmed: list[LocalRetentionPlan] = []
         failures: list[Finding] = []
         for plan in plans:
             if not plan.segments:
                 continue
-            stopped = self.gate.why_stopped()
+            stopped = self.permissions.why_stopped()
             if stopped is not None:
                 return LocalRetentionReport(tuple(trimmed), tuple(failures), stopped)
             reached = plan.segments[0].base_offset
@@ -101,13 +101,13 @@ class LocalRetentionEnforcement:
     def _trim(self, plan: LocalRetentionPlan) -> int:
         """Delete the segments of `plan`, one step; return the new log start."""
         partition = plan.topic_id_partition
-        self.gate.ensure(partition, DeletionKind.LOCAL)
+        self.permissions.ensure(partition, DeletionKind.LOCAL)
         self._ensure_held(plan)
         self.keep_lineage(plan)
 
         def still_due() -> int:
             current = self.replan(plan)
-            self.gate.ensure(partition, DeletionKind.LOCAL)
+            self.permissions.ensure(partition, DeletionKind.LOCAL)
             return plan.segments[0].base_offset if current is None else plan.start_in(current)
 
         return self.context.source.local_trim.trim(partition, plan.segments, plan.new_local_start, still_due)

@@ -20,7 +20,6 @@ from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
-from tiered_storage.remote_log.retention.gate.clock_agreement import NO_GRACE, GraceTime
 from tiered_storage.remote_log.retention.local.expired_segments import (
     ExpiredSegments,
     TotalRetention,
@@ -28,6 +27,7 @@ from tiered_storage.remote_log.retention.local.expired_segments import (
     why_together,
     why_waiting,
 )
+from tiered_storage.remote_log.retention.permission.clock_agreement import NO_GRACE, GraceTime
 from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog, of_same_offsets
 from tiered_storage.settings.topics import TopicSettings
 

@@ -18,14 +18,14 @@ from tiered_storage.errors import (
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.model import Finding
-from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.local.cluster_plan import (
     IgnoredReaders,
     RemoteSide,
     plan_cluster_retention,
 )
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, plan_local_retention
+from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement
+from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
 from tiered_storage.remote_log.selection import Selection, plan_in_turns
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition, name_of
 from tiered_storage.remote_log.tiering_policy import decide, is_wanted
@@ -45,7 +45,7 @@ class LocalRetentionPlanner:
     """Plans over every partition of the local logs for which local deletion is allowed."""
 
     context: RemoteLogContext
-    gate: DeletionGate
+    permissions: DeletionPermissions
 
     def plan(
         self, selection: Selection, occasions: Sequence[Occasion], max_segments: int
@@ -103,7 +103,7 @@ class LocalRetentionPlanner:
                 continue
             if not decision.trims:
                 continue
-            objection = self.gate.why_doubtful(log.topic_id_partition, DeletionKind.LOCAL)
+            objection = self.permissions.why_doubtful(log.topic_id_partition, DeletionKind.LOCAL)
             if objection is not None:
                 left.append(Finding(name, objection))
                 continue

@@ -25,7 +25,7 @@ from tiered_storage.remote_log.metadata.metadata_store import Generation
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
 from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionKind
+from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind
 from tiered_storage.remote_log.retention.topic_deletion import TopicDeletionPlan
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
@@ -424,7 +424,7 @@ def test_a_check_before_a_deletion_asks_the_store_for_one_listing(
         client = carried(remote_log).client
         for name in ("list", "size", "get_range", "create", "put", "delete_many", "discard_unfinished_many"):
             monkeypatch.setattr(type(client), name, counted(asked, name, getattr(type(client), name)))
-        remote_log.deletions.gate.ensure(ORDERS_0, DeletionKind.REMOTE)
+        remote_log.deletions.permissions.ensure(ORDERS_0, DeletionKind.REMOTE)
         assert asked == ["list"]
 
 

@@ -13,10 +13,10 @@ from tiered_storage.errors import DeletionRefusedError, StoreMismatchError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
-from tiered_storage.remote_log.retention.gate.deletion_gate import (
+from tiered_storage.remote_log.retention.permission.deletion_permissions import (
     WHOLE_STORE,
-    DeletionGate,
     DeletionKind,
+    DeletionPermissions,
     store_verdict,
 )
 from tiered_storage.remote_log.selection import EVERYTHING
@@ -43,12 +43,12 @@ def remote_log(files: RemoteLogFiles) -> Iterator[RemoteLogManager]:
         yield opened
 
 
-def refused(gate: DeletionGate) -> dict[DeletionKind, str]:
+def refused(permissions: DeletionPermissions) -> dict[DeletionKind, str]:
     """Return which kinds of deletion are refused, and why."""
     why = {}
     for kind in DeletionKind:
         try:
-            gate.ensure(ORDERS_0, kind)
+            permissions.ensure(ORDERS_0, kind)
         except DeletionRefusedError as error:
             why[kind] = str(error)
     return why
@@ -59,21 +59,21 @@ def verdict(anomalies: int, *, deep: bool = False, audited_at: int = 1_000) -> A
 
 
 def test_the_gate_is_open_for_an_allowed_topic_that_was_never_audited(remote_log: RemoteLogManager) -> None:
-    assert refused(remote_log.deletions.gate) == {}
+    assert refused(remote_log.deletions.permissions) == {}
 
 
 def test_a_stop_goes_before_everything(remote_log: RemoteLogManager) -> None:
     remote_log.safety.stop("a wrong mount", "ada")
 
-    gate = remote_log.deletions.gate
-    assert set(refused(gate)) == set(DeletionKind)
-    assert mentions(refused(gate)[LOCAL], "ada", "2023-11-15 ", "a wrong mount", "stop-deletions --lift")
+    permissions = remote_log.deletions.permissions
+    assert set(refused(permissions)) == set(DeletionKind)
+    assert mentions(refused(permissions)[LOCAL], "ada", "2023-11-15 ", "a wrong mount", "stop-deletions --lift")
     with pytest.raises(DeletionRefusedError, match="a wrong mount"):
-        gate.ensure_running()
+        permissions.ensure_running()
 
     remote_log.safety.lift("ada")
-    gate.ensure_running()
-    assert refused(gate) == {}
+    permissions.ensure_running()
+    assert refused(permissions) == {}
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_a_stop_goes_before_everything(remote_log: RemoteLogManager) -> None:
 def test_each_kind_needs_its_own_right(remote_log: RemoteLogManager, topic: Topic, kinds: set[DeletionKind]) -> None:
     remote_log.topics.put(topic)
 
-    gate = remote_log.deletions.gate
-    assert set(refused(gate)) == kinds
-    assert {kind for kind in DeletionKind if not gate.is_allowed(ORDERS_0, kind)} == kinds
+    permissions = remote_log.deletions.permissions
+    assert set(refused(permissions)) == kinds
+    assert {kind for kind in DeletionKind if not permissions.is_allowed(ORDERS_0, kind)} == kinds
 
 
 def test_nothing_is_deleted_from_a_store_that_is_another_one(
@@ -100,31 +100,31 @@ def test_nothing_is_deleted_from_a_store_that_is_another_one(
     (files.store / "store.json").unlink()
     for kind in DeletionKind:
         with pytest.raises(StoreMismatchError):
-            remote_log.deletions.gate.ensure(ORDERS_0, kind)
+            remote_log.deletions.permissions.ensure(ORDERS_0, kind)
 
 
 def test_an_audit_that_found_something_stops_trimming_alone(remote_log: RemoteLogManager) -> None:
     remote_log.safety.put_verdict(verdict(2))
-    why = refused(remote_log.deletions.gate)
+    why = refused(remote_log.deletions.permissions)
     assert set(why) == {LOCAL}
     assert mentions(why[LOCAL], "audit", "topic orders")
     assert "2 things" in why[LOCAL]
 
     remote_log.safety.put_verdict(verdict(0, audited_at=2_000))
-    assert refused(remote_log.deletions.gate) == {}
+    assert refused(remote_log.deletions.permissions) == {}
 
 
 def test_a_quick_audit_that_finds_nothing_takes_no_deep_ones_word_back(remote_log: RemoteLogManager) -> None:
     remote_log.safety.put_verdict(verdict(1, deep=True))
     remote_log.safety.put_verdict(verdict(0, audited_at=2_000))
 
-    assert "the last deep audit" in refused(remote_log.deletions.gate)[LOCAL]
+    assert "the last deep audit" in refused(remote_log.deletions.permissions)[LOCAL]
 
 
 def test_a_store_whose_objects_nobody_knows_stops_every_kind(remote_log: RemoteLogManager) -> None:
     remote_log.safety.put_verdict(store_verdict(500, 1_000, 1, 1_000, deep=False))
 
-    why = refused(remote_log.deletions.gate)
+    why = refused(remote_log.deletions.permissions)
     assert set(why) == set(DeletionKind)
     assert "500 of 1000 objects" in why[LEFTOVER]
     assert mentions(why[REMOTE], "audit of the store")

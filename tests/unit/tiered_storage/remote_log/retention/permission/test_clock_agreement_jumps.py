@@ -31,7 +31,7 @@ from support.remote_logs import (
 from tiered_storage.clock import as_date, is_synchronised_by_ntp, machine_boot_time
 from tiered_storage.errors import DeletionRefusedError, RemoteStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.retention.gate.clock_agreement import GraceTime, has_own_clock
+from tiered_storage.remote_log.retention.permission.clock_agreement import GraceTime, has_own_clock
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions

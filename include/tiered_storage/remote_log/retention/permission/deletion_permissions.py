@@ -1,7 +1,7 @@
 """Decide whether a deletion may begin and go on: every deletion asks before it begins, and between its batches.
 
 What concerns one segment (a fork, a last copy, an object of a later release) is refused where the segment is read. The
-gate asks in this order: did a person stop all deletions; do store and metadata belong together, at one generation
+questions are, in this order: did a person stop all deletions; do store and metadata belong together, at one generation
 (generation.py); is the right given for the topic; what did the last audits find. An audit that found fault with a topic
 stops trimming it (audit/checks.py), since its local segments may be the last good copy. If too large a share of a
 store is unreferenced, all deletion in it stops: the metadata are probably not its own, or older than it. Without any
@@ -40,7 +40,7 @@ class DeletionKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class DeletionGate:
+class DeletionPermissions:
     """Checks `safety`, `bind_store` and the decisions on a partition's topic.
 
     `bind_store` raises StoreMismatchError, and OutdatedMetadataError for metadata that are not the store's.
