@@ -12,7 +12,7 @@ from support.metadata_stores import METADATA_STORES, ORDERS_0, ORDERS_1, ManualC
 from tiered_storage.remote_log.metadata.metadata_store import Generation
 from tiered_storage.remote_log.metadata.safety import (
     LONGEST_TEXT,
-    AuditVerdict,
+    AuditResult,
     DeletionFailure,
     Safety,
     Stop,
@@ -21,7 +21,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 
 CLICKS_2 = TopicIdPartition("cluster-1", "topic-id-of-clicks", 2, "clicks")
-QUICK = AuditVerdict("cluster-1", "topic-id-of-orders", False, 2**41, 3, "3 missing objects")
+QUICK = AuditResult("cluster-1", "topic-id-of-orders", False, 2**41, 3, "3 missing objects")
 A, B = (RemoteLogSegmentId(ORDERS_0, name) for name in ("a", "b"))
 
 
@@ -42,9 +42,9 @@ def safety(opener: MetadataStoreOpener, tmp_path: Path, clock: ManualClock) -> I
         yield store.safety
 
 
-def test_new_metadata_have_no_stop_verdict_or_failure(safety: Safety) -> None:
+def test_new_metadata_have_no_stop_audit_result_or_failure(safety: Safety) -> None:
     assert safety.stopped() is None
-    assert safety.verdicts("cluster-1", "topic-id-of-orders") == []
+    assert safety.audit_results("cluster-1", "topic-id-of-orders") == []
     assert list(safety.failures()) == []
 
 
@@ -89,36 +89,36 @@ def test_every_connection_sees_the_stop(
         assert other.safety.stopped() == Stop("a wrong mount", "ada", clock.now)
 
 
-def test_a_verdict_replaces_the_earlier_one_of_its_depth(safety: Safety) -> None:
+def test_an_audit_result_replaces_the_earlier_one_of_its_depth(safety: Safety) -> None:
     deep = replace(QUICK, deep=True, anomalies=0, message="")
-    safety.put_verdict(deep)
-    safety.put_verdict(QUICK)
-    assert safety.verdicts("cluster-1", "topic-id-of-orders") == [QUICK, deep]
+    safety.put_audit_result(deep)
+    safety.put_audit_result(QUICK)
+    assert safety.audit_results("cluster-1", "topic-id-of-orders") == [QUICK, deep]
 
     later = replace(QUICK, audited_at=QUICK.audited_at + 1, anomalies=0, message="")
-    safety.put_verdict(later)
-    assert safety.verdicts("cluster-1", "topic-id-of-orders") == [later, deep]
+    safety.put_audit_result(later)
+    assert safety.audit_results("cluster-1", "topic-id-of-orders") == [later, deep]
 
-    safety.put_verdict(replace(later, message="recorded later"))
-    assert safety.verdicts("cluster-1", "topic-id-of-orders")[0].message == "recorded later"
+    safety.put_audit_result(replace(later, message="recorded later"))
+    assert safety.audit_results("cluster-1", "topic-id-of-orders")[0].message == "recorded later"
 
 
 def test_an_audit_that_began_earlier_and_ends_later_changes_nothing(safety: Safety) -> None:
-    safety.put_verdict(QUICK)
-    safety.put_verdict(replace(QUICK, audited_at=QUICK.audited_at - 1, anomalies=0))
+    safety.put_audit_result(QUICK)
+    safety.put_audit_result(replace(QUICK, audited_at=QUICK.audited_at - 1, anomalies=0))
 
-    assert safety.verdicts("cluster-1", "topic-id-of-orders") == [QUICK]
+    assert safety.audit_results("cluster-1", "topic-id-of-orders") == [QUICK]
 
 
-def test_verdicts_are_those_of_one_topic_or_of_the_whole_store(safety: Safety) -> None:
+def test_audit_results_are_those_of_one_topic_or_of_the_whole_store(safety: Safety) -> None:
     whole = replace(QUICK, topic_id="")
     elsewhere = replace(QUICK, cluster_id="cluster-2")
-    for verdict in (QUICK, whole, elsewhere):
-        safety.put_verdict(verdict)
+    for result in (QUICK, whole, elsewhere):
+        safety.put_audit_result(result)
 
-    assert safety.verdicts("cluster-1", "topic-id-of-orders") == [QUICK]
-    assert safety.verdicts("cluster-1", "") == [whole]
-    assert safety.verdicts("cluster-2", "topic-id-of-orders") == [elsewhere]
+    assert safety.audit_results("cluster-1", "topic-id-of-orders") == [QUICK]
+    assert safety.audit_results("cluster-1", "") == [whole]
+    assert safety.audit_results("cluster-2", "topic-id-of-orders") == [elsewhere]
 
 
 def test_failures_are_counted_from_the_first_to_the_last(safety: Safety) -> None:
@@ -178,14 +178,14 @@ def test_an_unfinished_listing_does_not_block_writers(safety: Safety) -> None:
 
 def test_a_long_text_is_truncated(safety: Safety) -> None:
     safety.stop("x" * 10_000, "ada")
-    safety.put_verdict(replace(QUICK, message="y" * 10_000))
+    safety.put_audit_result(replace(QUICK, message="y" * 10_000))
     safety.note_failures({A: "z" * 10_000}, 1_000)
 
     stopped = safety.stopped()
     assert stopped is not None
     for text in (
         stopped.reason,
-        safety.verdicts("cluster-1", "topic-id-of-orders")[0].message,
+        safety.audit_results("cluster-1", "topic-id-of-orders")[0].message,
         next(safety.failures()).error,
     ):
         assert (len(text), text[-1]) == (LONGEST_TEXT, "…")
@@ -194,12 +194,12 @@ def test_a_long_text_is_truncated(safety: Safety) -> None:
 def test_control_characters_are_removed_from_texts(safety: Safety) -> None:
     evil = "\x1b[2Jgröße\r\nall is well\u202e"
     safety.stop(evil, evil)
-    safety.put_verdict(replace(QUICK, message=evil))
+    safety.put_audit_result(replace(QUICK, message=evil))
     safety.note_failures({A: evil}, 1_000)
 
     stopped = safety.stopped()
     assert stopped is not None
-    message = safety.verdicts("cluster-1", "topic-id-of-orders")[0].message
+    message = safety.audit_results("cluster-1", "topic-id-of-orders")[0].message
     for text in (stopped.reason, stopped.said_by, message, next(safety.failures()).error):
         assert text == " [2Jgröße  all is well "
 
@@ -216,10 +216,10 @@ def test_only_a_decision_with_an_effect_begins_a_generation(opener: MetadataStor
         store.generation.confirm(Generation(1, begun))
         assert store.generation.read() == Generation(1, begun)
         store.safety.stop("again", "bob")
-        store.safety.put_verdict(AuditVerdict("c", "t", False, 1, 0))
+        store.safety.put_audit_result(AuditResult("c", "t", False, 1, 0))
         assert store.generation.read() == Generation(1, begun)
-        store.safety.put_verdict(AuditVerdict("c", "t", False, 2, 3))
-        store.safety.put_verdict(AuditVerdict("c", "t", False, 3, 4))
+        store.safety.put_audit_result(AuditResult("c", "t", False, 2, 3))
+        store.safety.put_audit_result(AuditResult("c", "t", False, 3, 4))
     with opener(tmp_path, ManualClock()) as store:
         second = store.generation.read()
         assert (second.number, second.token) == (1, begun)
@@ -231,9 +231,9 @@ def test_only_a_decision_with_an_effect_begins_a_generation(opener: MetadataStor
         assert (store.generation.read().number, store.generation.read().token) == (7, "")
 
 
-def test_a_verdict_from_the_future_is_replaced(safety: Safety) -> None:
+def test_an_audit_result_from_the_future_is_replaced(safety: Safety) -> None:
     ahead = replace(QUICK, audited_at=QUICK.audited_at + 10**12)
-    safety.put_verdict(ahead)
-    safety.put_verdict(replace(QUICK, anomalies=0))
+    safety.put_audit_result(ahead)
+    safety.put_audit_result(replace(QUICK, anomalies=0))
 
-    assert safety.verdicts("cluster-1", "topic-id-of-orders") == [replace(QUICK, anomalies=0)]
+    assert safety.audit_results("cluster-1", "topic-id-of-orders") == [replace(QUICK, anomalies=0)]

@@ -66,8 +66,8 @@ def test_a_killed_scheduler_and_a_killed_leader_lose_and_double_nothing(
             signal_all(members(killed, running.mark), signal.SIGKILL)
 
         site.catch_up()
-        verdict = site.ensure_exactly_once(ledger, TOPIC)
-        assert verdict.remote > verdict.local
+        counts = site.ensure_exactly_once(ledger, TOPIC)
+        assert counts.remote > counts.local
 
 
 def is_spark(process: psutil.Process) -> bool:

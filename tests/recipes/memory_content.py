@@ -12,7 +12,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.metadata.life_cycle import why_lost
 from tiered_storage.remote_log.metadata.metadata_store import ClockReading, Generation
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.safety import AuditVerdict, DeletionFailure, Stop
+from tiered_storage.remote_log.metadata.safety import AuditResult, DeletionFailure, Stop
 from tiered_storage.remote_log.model import (
     Lease,
     PartitionState,
@@ -38,7 +38,7 @@ class Content:
     leases: dict[TopicIdPartition, Lease] = field(default_factory=dict)
     topics: dict[tuple[str, str], Topic] = field(default_factory=dict)
     stop: Stop | None = None
-    verdicts: dict[tuple[str, str, bool], AuditVerdict] = field(default_factory=dict)
+    results: dict[tuple[str, str, bool], AuditResult] = field(default_factory=dict)
     failures: dict[RemoteLogSegmentId, DeletionFailure] = field(default_factory=dict)
     clock_readings: dict[str, ClockReading] = field(default_factory=dict)
     metadata_uuid: str = field(default_factory=random_uuid)
@@ -71,7 +71,7 @@ class Content:
             self.is_renewal_due = True
 
     def _decisions(self) -> tuple[Hashable, ...]:
-        wanting = {key for key, verdict in self.verdicts.items() if verdict.anomalies > 0}
+        wanting = {key for key, result in self.results.items() if result.anomalies > 0}
         return repr(sorted(self.topics.items(), key=lambda item: item[0])), frozenset(wanting), self.stop is not None
 
 

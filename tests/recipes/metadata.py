@@ -18,7 +18,7 @@ from tiered_storage.errors import MetadataMissingError, StoreMismatchError
 from tiered_storage.remote_log.metadata.life_cycle import GIVEN_BACK, expiry, held_error, why_lost, why_over
 from tiered_storage.remote_log.metadata.metadata_store import ClockReading, MetadataStore, RenewedAt
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import GrantedLeases, RefusedLease, Topic
-from tiered_storage.remote_log.metadata.safety import MOST_SKEW_MS, AuditVerdict, DeletionFailure, Stop, printable
+from tiered_storage.remote_log.metadata.safety import MOST_SKEW_MS, AuditResult, DeletionFailure, Stop, printable
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 
@@ -153,17 +153,17 @@ class MemorySafety:
         with self._content.lock:
             return self._content.stop
 
-    def put_verdict(self, verdict: AuditVerdict) -> None:
-        key = (verdict.cluster_id, verdict.topic_id, verdict.deep)
+    def put_audit_result(self, result: AuditResult) -> None:
+        key = (result.cluster_id, result.topic_id, result.deep)
         with self._content.deciding():
-            known = self._content.verdicts.get(key)
-            if known is None or not verdict.audited_at < known.audited_at <= self._clock() + MOST_SKEW_MS:
-                self._content.verdicts[key] = replace(verdict, message=printable(verdict.message))
+            known = self._content.results.get(key)
+            if known is None or not result.audited_at < known.audited_at <= self._clock() + MOST_SKEW_MS:
+                self._content.results[key] = replace(result, message=printable(result.message))
 
-    def verdicts(self, cluster_id: str, topic_id: str) -> Sequence[AuditVerdict]:
+    def audit_results(self, cluster_id: str, topic_id: str) -> Sequence[AuditResult]:
         with self._content.lock:
-            found = (self._content.verdicts.get((cluster_id, topic_id, deep)) for deep in (False, True))
-            return [verdict for verdict in found if verdict is not None]
+            found = (self._content.results.get((cluster_id, topic_id, deep)) for deep in (False, True))
+            return [result for result in found if result is not None]
 
     def note_failures(self, errors: Mapping[RemoteLogSegmentId, str], now: int) -> None:
         with self._content.lock:

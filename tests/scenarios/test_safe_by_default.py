@@ -334,7 +334,7 @@ def test_nothing_local_is_deleted_unless_the_store_lists_its_copies(tmp_path: Pa
 def test_nothing_of_a_store_of_foreign_objects_is_cleaned_up(
     tmp_path: Path, audited: tuple[str, ...], asked_for: tuple[str, ...]
 ) -> None:
-    """Commands for one topic are refused too: a verdict on the store holds for each of its topics."""
+    """Commands for one topic are refused too: an audit result of the store holds for each of its topics."""
     files = a_site(tmp_path)
     of_orders = next(path for path in files.objects(".log") if "orders" in str(path))
     leftover = an_old_file(of_orders.with_name(f"{of_orders.name}.0123456789abcdef.tmp"))

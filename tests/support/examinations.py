@@ -11,7 +11,7 @@ from support.metadata_stores import ManualClock
 from support.remote_logs import RemoteLogFiles
 from tiered_storage import clock
 from tiered_storage.clock import wall_clock
-from tiered_storage.doctor.check import Check, Verdict
+from tiered_storage.doctor.check import Check, Status
 from tiered_storage.doctor.examination import examine
 
 JAVA_IS_ELSEWHERE = {"PATH": ""}
@@ -24,22 +24,22 @@ class Examination:
 
     checks: list[Check]
 
-    def found(self, verdict: Verdict, name: str | None = None) -> list[str]:
-        """Return message and advice of the checks with this verdict, of one name or of all."""
+    def found(self, status: Status, name: str | None = None) -> list[str]:
+        """Return message and advice of the checks with this status, of one name or of all."""
         return [
             f"{check.message} | {check.advice}"
             for check in self.checks
-            if check.verdict is verdict and name in (None, check.name)
+            if check.status is status and name in (None, check.name)
         ]
 
     def wrong(self, name: str | None = None) -> list[str]:
-        return self.found(Verdict.WRONG, name)
+        return self.found(Status.WRONG, name)
 
     def notes(self, name: str | None = None) -> list[str]:
-        return self.found(Verdict.NOTE, name)
+        return self.found(Status.NOTE, name)
 
     def ok(self, name: str | None = None) -> list[str]:
-        return self.found(Verdict.OK, name)
+        return self.found(Status.OK, name)
 
 
 def examined(files: RemoteLogFiles | Path, environ: Mapping[str, str] = JAVA_IS_ELSEWHERE) -> Examination:

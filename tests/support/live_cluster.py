@@ -30,7 +30,7 @@ from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster
-from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place, Verdict, judge, read_local, read_remote
+from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place, RecordCounts, judge, read_local, read_remote
 from tiered_storage_airflow.demo_cluster.load import Background, LoadProducer
 
 SMALL_SEGMENTS = {"internal.segment.bytes": "65536"}
@@ -123,7 +123,7 @@ class LiveSite:
         with self.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
             return {each.partition: reader.view(each).remote_end for each in remote_log.segments.list_partitions()}
 
-    def ensure_exactly_once(self, ledger: Ledger, topic: str, topic_id: str | None = None) -> Verdict:
+    def ensure_exactly_once(self, ledger: Ledger, topic: str, topic_id: str | None = None) -> RecordCounts:
         """Audit everything deeply; see that each acknowledged record of `topic` is in the tiers once, some remote.
 
         Only the incarnation `topic_id` counts, if it is given.
@@ -140,11 +140,11 @@ class LiveSite:
         local = read_local({"bootstrap.servers": self.brokers.bootstrap_servers}, [topic])
         both = remote.keys() & local.keys()
         assert {place: remote[place] for place in both} == {place: local[place] for place in both}
-        verdict = judge(ledger.acknowledged(), remote, local)[topic]
-        assert verdict.is_right, verdict
-        assert verdict.remote > 0
-        assert verdict.remote + verdict.local == verdict.acknowledged == len(ledger)
-        return verdict
+        counts = judge(ledger.acknowledged(), remote, local)[topic]
+        assert counts.is_right, counts
+        assert counts.remote > 0
+        assert counts.remote + counts.local == counts.acknowledged == len(ledger)
+        return counts
 
 
 class CopyLoop(Background):

@@ -22,7 +22,7 @@ from tiered_storage.clock import BootTime
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata.metadata_store import ClockReading, Generation, MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.safety import AuditVerdict
+from tiered_storage.remote_log.metadata.safety import AuditResult
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.model import (
     Lease,
@@ -76,7 +76,7 @@ def fill(store: SqlMetadataStore) -> Filled:
     store.segments.put_remote_partition_delete_metadata(deletion, lease_1)
     store.topics.put(Topic("cluster-1", ORDERS_0.topic_id, "orders", remote_storage_enable=True))
     store.safety.stop("a test", "ada")
-    store.safety.put_verdict(AuditVerdict("cluster-1", ORDERS_0.topic_id, False, 2_000, 1, "a missing object"))
+    store.safety.put_audit_result(AuditResult("cluster-1", ORDERS_0.topic_id, False, 2_000, 1, "a missing object"))
     store.safety.note_failures({filled.marked.segment_id: "it is in use"}, 3_000)
     store.identity.bind_store("the UUID of a store")
     store.clock_readings.record(ClockReading(BootTime("a start", 10), 4_000, 3_000))
@@ -140,7 +140,7 @@ READS: dict[str, Call] = {
     "topics.named": lambda store, _: store.topics.named("orders"),
     "topics.list": lambda store, _: store.topics.list(),
     "safety.stopped": lambda store, _: store.safety.stopped(),
-    "safety.verdicts": lambda store, _: store.safety.verdicts(_CLUSTER, _TOPIC),
+    "safety.audit_results": lambda store, _: store.safety.audit_results(_CLUSTER, _TOPIC),
     "safety.failures": lambda store, _: list(store.safety.failures()),
     "identity.metadata_uuid": lambda store, _: store.identity.metadata_uuid,
     "identity.bound_store_uuid": lambda store, _: store.identity.bound_store_uuid(),
@@ -199,7 +199,9 @@ WRITES: dict[str, Call] = {
     "topics.change": lambda store, _: store.topics.change(_CLUSTER, _PAYMENTS.topic_id, lambda _: _PAYMENTS),
     "safety.stop": lambda store, _: store.safety.stop("another test", "grace"),
     "safety.lift": lambda store, _: store.safety.lift("grace"),
-    "safety.put_verdict": lambda store, _: store.safety.put_verdict(AuditVerdict(_CLUSTER, _TOPIC, True, 4_000, 2)),
+    "safety.put_audit_result": lambda store, _: store.safety.put_audit_result(
+        AuditResult(_CLUSTER, _TOPIC, True, 4_000, 2)
+    ),
     "safety.note_failures": lambda store, had: store.safety.note_failures({had.finished.segment_id: "in use"}, 4_000),
     "safety.forget_failures": lambda store, had: store.safety.forget_failures([had.marked.segment_id]),
     "identity.bind_store": lambda store, _: store.identity.bind_store("the UUID of a store"),

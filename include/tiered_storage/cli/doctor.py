@@ -12,7 +12,7 @@ import typer
 from tiered_storage.cli.common.output import Output
 from tiered_storage.cli.common.session import ConfigOption, JsonOption, opened
 from tiered_storage.clock import wall_clock
-from tiered_storage.doctor.check import Verdict
+from tiered_storage.doctor.check import Status
 from tiered_storage.doctor.examination import examine
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metrics.exporter import LOOPBACK, MetricsExporter, serve
@@ -45,16 +45,16 @@ def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """
     output = Output(as_json)
     checks = list(examine(config, wall_clock, os.environ))
-    rows = [(check.verdict.value, check.name, check.message, check.advice or None) for check in checks]
+    rows = [(check.status.value, check.name, check.message, check.advice or None) for check in checks]
     if as_json:
         output.rows("Doctor", _COLUMNS, rows)
     else:
         messages = [f"{check.message}; {check.advice}" if check.advice else check.message for check in checks]
-        shown = [(check.verdict.value, check.name, each) for check, each in zip(checks, messages, strict=True)]
+        shown = [(check.status.value, check.name, each) for check, each in zip(checks, messages, strict=True)]
         output.rows("Doctor", _COLUMNS[:-1], shown)
-    count = Counter(check.verdict for check in checks)
-    output.say(f"{count[Verdict.WRONG]} wrong, {count[Verdict.NOTE]} to note, {count[Verdict.OK]} as it must be")
-    if count[Verdict.WRONG]:
+    count = Counter(check.status for check in checks)
+    output.say(f"{count[Status.WRONG]} wrong, {count[Status.NOTE]} to note, {count[Status.OK]} as it must be")
+    if count[Status.WRONG]:
         raise typer.Exit(1)
 
 

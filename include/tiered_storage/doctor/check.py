@@ -9,8 +9,8 @@ from enum import StrEnum
 from tiered_storage.errors import TieredStorageError
 
 
-class Verdict(StrEnum):
-    """The verdict of a check."""
+class Status(StrEnum):
+    """The status of a check."""
 
     OK = "ok"
     NOTE = "note"
@@ -21,27 +21,27 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One checked item: its verdict, a message, and advice unless the message already contains it."""
+    """One checked item: its status, a message, and advice unless the message already contains it."""
 
     name: str
-    verdict: Verdict
+    status: Status
     message: str
     advice: str = ""
 
 
 def ok(name: str, message: str) -> Check:
     """Return that the item is fine."""
-    return Check(name, Verdict.OK, message)
+    return Check(name, Status.OK, message)
 
 
 def note(name: str, message: str, advice: str = "") -> Check:
     """Return a note: worth knowing, but nothing fails because of it."""
-    return Check(name, Verdict.NOTE, message, advice)
+    return Check(name, Status.NOTE, message, advice)
 
 
 def wrong(name: str, message: str, advice: str = "") -> Check:
     """Return a problem that must be solved."""
-    return Check(name, Verdict.WRONG, message, advice)
+    return Check(name, Status.WRONG, message, advice)
 
 
 def alone(name: str, look: Callable[[], Iterable[Check]]) -> Iterator[Check]:

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tiered_storage.clock import Clock
-from tiered_storage.doctor.check import Check, Verdict, alone, note, ok
+from tiered_storage.doctor.check import Check, Status, alone, note, ok
 from tiered_storage.doctor.encryption import check_encryption
 from tiered_storage.doctor.log_directories import check_log_directories
 from tiered_storage.doctor.machine import check_machine
@@ -27,7 +27,7 @@ from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.settings.properties.types import hide_secrets
 from tiered_storage.settings.settings import Settings, load_settings
 
-__all__ = ["Check", "Verdict", "examine"]
+__all__ = ["Check", "Status", "examine"]
 
 
 def examine(config: Path | None, clock: Clock, environ: Mapping[str, str]) -> Iterator[Check]:

@@ -18,7 +18,7 @@ from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.generation import why_outdated
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
+from tiered_storage.remote_log.metadata.safety import AuditResult, Safety
 from tiered_storage.remote_log.metadata.sql.database.database_kinds import local_file
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
 from tiered_storage.remote_log.metadata.sql.database.postgres_database import PostgresDatabase
@@ -127,7 +127,7 @@ def _check_content(
     yield from alone("backup", lambda: _check_backup(store))
     yield from alone("clock", lambda: _check_clock(settings, options, store, clock))
     yield from alone("deletions", lambda: _check_deletions(store.safety))
-    yield from alone("audit", lambda: _check_verdicts(store))
+    yield from alone("audit", lambda: _check_audit_results(store))
 
 
 def _check_database(database: Database, found: str | None) -> Iterator[Check]:
@@ -290,27 +290,27 @@ def _check_deletions(safety: Safety) -> Iterator[Check]:
         yield note("deletions", f"{more} more segments could not be deleted")
 
 
-def _check_verdicts(store: MetadataStore) -> Iterator[Check]:
+def _check_audit_results(store: MetadataStore) -> Iterator[Check]:
     incarnations = {(each.cluster_id, each.topic_id): each.topic for each in store.segments.list_partitions()}
-    verdicts = [
+    results = [
         (topic, each)
         for incarnation, topic in sorted(incarnations.items())
-        for each in store.safety.verdicts(*incarnation)
+        for each in store.safety.audit_results(*incarnation)
     ]
-    verdicts += [("the whole store", each) for each in store.safety.verdicts("", "")]
-    found = [(topic, each) for topic, each in verdicts if each.anomalies]
-    for topic, verdict in found:
+    results += [("the whole store", each) for each in store.safety.audit_results("", "")]
+    found = [(topic, each) for topic, each in results if each.anomalies]
+    for topic, result in found:
         yield wrong(
-            "audit", _described(topic, verdict), "tiered-storage audit shows each; docs/operations.md says what then"
+            "audit", _described(topic, result), "tiered-storage audit shows each; docs/operations.md says what then"
         )
-    if incarnations and not verdicts:
+    if incarnations and not results:
         yield note("audit", "nothing was ever audited", "tiered-storage audit does, as audit_remote_log each night")
-    elif verdicts and not found:
-        latest = max(each.audited_at for _, each in verdicts)
+    elif results and not found:
+        latest = max(each.audited_at for _, each in results)
         yield ok("audit", f"the last one, at {as_date(latest)}, found nothing")
 
 
-def _described(topic: str, verdict: AuditVerdict) -> str:
-    depth = "deep" if verdict.deep else "quick"
-    message = f": {verdict.message}" if verdict.message else ""
-    return f"{topic}: the {depth} audit at {as_date(verdict.audited_at)} found {verdict.anomalies} anomalies{message}"
+def _described(topic: str, result: AuditResult) -> str:
+    depth = "deep" if result.deep else "quick"
+    message = f": {result.message}" if result.message else ""
+    return f"{topic}: the {depth} audit at {as_date(result.audited_at)} found {result.anomalies} anomalies{message}"

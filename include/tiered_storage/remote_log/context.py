@@ -276,7 +276,7 @@ class RemoteLogContext:
 
     @property
     def safety(self) -> Safety:
-        """The stop of deletions, audit verdicts and failed deletions; each decision renews the generation."""
+        """The stop of deletions, audit results and failed deletions; each decision renews the generation."""
         return GuardedSafety(self.store.safety, self.guard)
 
     @property

@@ -72,7 +72,7 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RecordCounts:
     """How many acknowledged records there are, and where: in the remote tier; else on the brokers only; else lost.
 
     `twice` counts records at more than one place, and offsets that a tier gives more than once. `trimmed` counts the
@@ -92,8 +92,8 @@ class Verdict:
         """Whether every acknowledged record is in the tiers exactly once."""
         return self.lost == 0 and self.twice == 0
 
-    def __add__(self, other: Verdict) -> Verdict:
-        return Verdict(
+    def __add__(self, other: RecordCounts) -> RecordCounts:
+        return RecordCounts(
             self.acknowledged + other.acknowledged,
             self.remote + other.remote,
             self.local + other.local,
@@ -104,8 +104,8 @@ class Verdict:
         )
 
 
-def judge(acknowledged: Mapping[bytes, Place], remote: Tier, local: Tier) -> dict[str, Verdict]:
-    """Return the verdict on each topic that has records anywhere."""
+def judge(acknowledged: Mapping[bytes, Place], remote: Tier, local: Tier) -> dict[str, RecordCounts]:
+    """Return the counts of each topic that has records anywhere."""
     by_topic: defaultdict[str, dict[bytes, Place]] = defaultdict(dict)
     for key, place in acknowledged.items():
         by_topic[place.topic][key] = place
@@ -117,7 +117,7 @@ def _of(topic: str, tier: Tier) -> Tier:
     return {place: keys for place, keys in tier.items() if place.topic == topic}
 
 
-def _judge(acknowledged: Mapping[bytes, Place], remote: Tier, local: Tier) -> Verdict:
+def _judge(acknowledged: Mapping[bytes, Place], remote: Tier, local: Tier) -> RecordCounts:
     in_remote = {key for key, place in acknowledged.items() if key in remote.get(place, ())}
     in_local = {key for key, place in acknowledged.items() if key in local.get(place, ())}
     lost = acknowledged.keys() - in_remote - in_local
@@ -133,7 +133,7 @@ def _judge(acknowledged: Mapping[bytes, Place], remote: Tier, local: Tier) -> Ve
         *(f"twice: {key.decode()}, in {' and '.join(map(str, found))}" for key, found in moved.items()),
         *(f"twice: {place}" for place in repeated),
     ]
-    return Verdict(
+    return RecordCounts(
         acknowledged=len(acknowledged),
         remote=len(in_remote),
         local=len(in_local - in_remote),

@@ -22,7 +22,7 @@ from tiered_storage_airflow.demo.run import run_dag
 from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster, free_ports
 from tiered_storage_airflow.demo_cluster.cluster_site import SCHEDULES, ClusterSite
 from tiered_storage_airflow.demo_cluster.kafka_programs import KafkaPrograms
-from tiered_storage_airflow.demo_cluster.ledger import Ledger, Verdict, judge, read_local, read_remote
+from tiered_storage_airflow.demo_cluster.ledger import Ledger, RecordCounts, judge, read_local, read_remote
 from tiered_storage_airflow.demo_cluster.load import LoadConsumer, LoadProducer
 from tiered_storage_airflow.demo_cluster.postgres import PostgresServer
 from tiered_storage_airflow.demo_cluster.s3_server import S3Server
@@ -101,8 +101,8 @@ class ClusterDemo:
                 client = {"bootstrap.servers": brokers.bootstrap_servers, "log_level": 0}
                 with site.open() as remote_log:
                     remote = read_remote(remote_log)
-                verdicts = judge(ledger.acknowledged(), remote, read_local(client, TOPICS))
-        return report(self.console, verdicts, self._consumed)
+                counts = judge(ledger.acknowledged(), remote, read_local(client, TOPICS))
+        return report(self.console, counts, self._consumed)
 
     def _live(self, brokers: BrokerCluster, ledger: Ledger, api: AirflowApi, started: RunningAirflow) -> None:
         """Let clients work while the DAGs run on their schedules, and kill a broker and a Spark job meanwhile."""
@@ -190,13 +190,13 @@ class ClusterDemo:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def report(console: Console, verdicts: Mapping[str, Verdict], consumed: int) -> bool:
+def report(console: Console, counts: Mapping[str, RecordCounts], consumed: int) -> bool:
     """Print where the acknowledged records are, and how many of them the consumer got; return whether that is right."""
-    total = sum(verdicts.values(), Verdict(0, 0, 0, 0, 0))
+    total = sum(counts.values(), RecordCounts(0, 0, 0, 0, 0))
     table = Table(box=box.SIMPLE, title="Acknowledged records: where they are now", title_justify="left")
     for name in ("topic", "acknowledged", "remote", "local", "lost", "twice"):
         table.add_column(name, justify="left" if name == "topic" else "right")
-    for name, each in [*verdicts.items(), ("all", total)]:
+    for name, each in [*counts.items(), ("all", total)]:
         numbers = (each.acknowledged, each.remote, each.local, each.lost, each.twice)
         table.add_row(name, *(f"{number:,}" for number in numbers))
     console.print()

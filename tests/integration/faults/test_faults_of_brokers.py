@@ -208,10 +208,10 @@ def test_an_unclean_leader_is_followed_and_what_it_lost_is_not_served(
     remote, local = _remote(site), _local(brokers, topic)
     assert remote.keys() <= local.keys()
     assert {place: local[place] for place in remote} == remote
-    verdict = judge(ledger.acknowledged(), remote, local)[topic]
-    assert verdict.twice == 0
+    counts = judge(ledger.acknowledged(), remote, local)[topic]
+    assert counts.twice == 0
     survivors = {key for keys in local.values() for key in keys}
-    assert verdict.lost == len(ledger.acknowledged().keys() - survivors) > 0
+    assert counts.lost == len(ledger.acknowledged().keys() - survivors) > 0
 
 
 @nightly
@@ -231,9 +231,9 @@ def test_a_topic_that_is_deleted_and_created_again_under_load_has_a_log_of_its_o
         # Nobody has allowed that it is deleted.
         with site.open() as remote_log:
             kept = read_remote(remote_log, [each for each in site.partitions() if each.topic_id in former])
-        verdict = judge(of_former, kept, {})[topic]
-        assert verdict.remote > 0
-        assert verdict.twice == 0
+        counts = judge(of_former, kept, {})[topic]
+        assert counts.remote > 0
+        assert counts.twice == 0
 
         allowed = site.run("topics", "allow-deletion", topic, "--only", "remote")
         assert allowed.exit_code == 0, allowed.err

@@ -144,9 +144,9 @@ def test_only_what_brokers_expired_in_an_outage_of_the_store_is_lost_and_named(
     remote = read_around_gaps(site, ends, starts)
     local = read_local({"bootstrap.servers": brokers.bootstrap_servers}, [topic])
     in_gaps = part_of(ledger, tmp_path / "gaps.csv", lambda number, at: ends[number] <= at < starts[number])
-    verdict = judge(ledger.acknowledged(), remote, local)[topic]
-    assert verdict.lost == len(in_gaps) > 0
-    assert verdict.twice == 0
+    counts = judge(ledger.acknowledged(), remote, local)[topic]
+    assert counts.lost == len(in_gaps) > 0
+    assert counts.twice == 0
     audit = site.run("audit", "--deep", "--json")
     gaps = {f"offsets {end} to {starts[number] - 1} are in no segment" for number, end in ends.items()}
     assert {row["message"] for row in audit.rows} == gaps, audit.out

@@ -296,13 +296,13 @@ class ColumnDecoder:
             first_buffer = len(filling.viewed)
             if self._memory.has_value_views:
                 filling.viewed += map(pa.py_buffer, opened.viewed)
-            verdict = self._kernels.decode_batches(
+            status = self._kernels.decode_batches(
                 *addresses, opened.count, opened.data_end, int(is_checked), opened.view_base, first_buffer,
                 self._bounds_address, *filling.arguments(),
             )  # fmt: skip
-            if verdict > constants.FULL:
+            if status > constants.FULL:
                 self._raise_broken(
-                    verdict, placed, first + int(progress[constants.BATCH]), int(progress[constants.RECORD])
+                    status, placed, first + int(progress[constants.BATCH]), int(progress[constants.RECORD])
                 )
             if (
                 progress[constants.STRANGE_HEADER_KEYS]
@@ -310,7 +310,7 @@ class ColumnDecoder:
             ):
                 reason = "its header keys, which are no UTF-8, are too long as text"
                 raise CorruptRecordError(self._source, int(placed.table.position[placed.rows[first]]), reason)
-            if verdict == constants.ALL_DONE:
+            if status == constants.ALL_DONE:
                 return
             rows, size = filling.capacity
             if progress[constants.ROWS] == rows and 2 * rows <= _MOST_ROWS:
@@ -322,17 +322,17 @@ class ColumnDecoder:
                 rows, size = max(rows, 1), min(max(size, opened.size), INT32_MAX)
             filling.begin(rows, size)
 
-    def _raise_broken(self, verdict: int, batches: PlacedBatches, number: int, behind: int) -> NoReturn:
+    def _raise_broken(self, status: int, batches: PlacedBatches, number: int, behind: int) -> NoReturn:
         """Raise the error for the record after `behind` others in batch `number`."""
         row = batches.rows[number]
         position = int(batches.table.position[row])
-        if verdict == constants.WRONG_CHECKSUM:
+        if status == constants.WRONG_CHECKSUM:
             start = position - batches.origin
             batch = batches.data.data[start : start + int(batches.table.size[row])]
             check_crc(batch, source=self._source, source_position=position)
         count = int(batches.table.record_count[row])
         record = min(behind + 1, count)
-        raise CorruptRecordError(self._source, position, f"record {record} of {count}: {constants.REASONS[verdict]}")
+        raise CorruptRecordError(self._source, position, f"record {record} of {count}: {constants.REASONS[status]}")
 
 
 def _even_rows(records: int) -> int:

@@ -112,7 +112,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
     headers: int, starts: int, ends: int, batches: int, data_end: int, is_checked: int,
     view_base: int, first_buffer: int, bounds: int, places: int, most_rows: int, most_bytes: int, progress: int,
 ) -> int:  # fmt: skip
-    """Decode records into a chunk until the batches or the capacity (rows; bytes of records) end; return the verdict.
+    """Decode records into a chunk until the batches or the capacity (rows; bytes of records) end; return the status.
 
     The header of batch i is at headers[i]; its records, uncompressed, are from starts[i] up to ends[i]. The caller
     vouches for these addresses. `bounds`: the least and greatest offset, then timestamp, to keep, and the attributes of
@@ -156,7 +156,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
         store(value_ends, np.int32(0))
     if row_headers:
         store(row_headers, np.int32(0))
-    verdict = constants.ALL_DONE
+    status = constants.ALL_DONE
     at = 0
     i, resumed_at = _noted(progress, constants.BATCH), _noted(progress, constants.POSITION)
     number, lowest = _noted(progress, constants.RECORD), _noted(progress, constants.LOWEST_DELTA)
@@ -196,7 +196,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
             timestamp = append_time if is_appended else created
             is_kept = is_given and first_offset <= offset <= last_offset and first_time <= timestamp <= last_time
             if is_kept and (row == most_rows or length > most_bytes - used):
-                at, verdict = begin, constants.FULL
+                at, status = begin, constants.FULL
                 break
             if header_count:
                 targets = all_headers if is_kept and row_headers else no_headers
@@ -267,9 +267,9 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
             fill_bits(transactional, first_row, row, flags & TRANSACTIONAL_BIT != 0)
         if control:
             fill_bits(control, first_row, row, flags & CONTROL_BIT != 0)
-        if at >= 0 and verdict == constants.ALL_DONE and at != end:
+        if at >= 0 and status == constants.ALL_DONE and at != end:
             at = -constants.LEFT_OVER
-        if at < 0 or verdict == constants.FULL:
+        if at < 0 or status == constants.FULL:
             break
         i += 1
         number = lowest = 0
@@ -288,4 +288,4 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
     _note(progress, constants.HEADER_VALUE_BYTES, used_headers[2])
     _note(progress, constants.HEADER_VALUE_NULLS, used_headers[3])
     _note(progress, constants.STRANGE_HEADER_KEYS, used_headers[4])
-    return -at if at < 0 else verdict
+    return -at if at < 0 else status

@@ -41,7 +41,7 @@ def compile_kernels() -> bytes:
     if needed - _LIBRARY:
         raise RuntimeError(f"the kernels call {', '.join(sorted(needed - _LIBRARY))}: use only numbers and addresses")
     if any(each.name.startswith(_EXCEPTION) for each in whole.global_variables):
-        raise RuntimeError("a kernel may raise an exception, which would be lost: return a verdict instead")
+        raise RuntimeError("a kernel may raise an exception, which would be lost: return a status instead")
     code: bytes = _target_machine().emit_object(whole)
     return code
 

@@ -1,7 +1,7 @@
 """How the kernels read one record, field by field; record.py has the layout.
 
 Every position is an address, checked against the end of its container before it is read. A function that returns an
-address returns the negated verdict of constants.py instead if something is corrupt.
+address returns the negated status of constants.py instead if something is corrupt.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _long_varint(at: int, end: int, max_bytes: int, last_bits: int) -> tuple[int
 
 @inlined
 def _read_varlong(at: int, end: int) -> tuple[int, int]:
-    """Return the int64 at address `at` and the address after it, or a negated verdict."""
+    """Return the int64 at address `at` and the address after it, or a negated status."""
     if at < end:
         byte = load_byte(at)
         if byte < 0x80:
@@ -63,7 +63,7 @@ def read_varint(at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def _read_field(at: int, stop: int) -> tuple[int, int]:
-    """Return the length of the field at `at` (below 0: null) and where its bytes begin, or a verdict."""
+    """Return the length of the field at `at` (below 0: null) and where its bytes begin, or a status."""
     length, begin = read_varint(at, stop)
     if begin < 0:
         return 0, begin
@@ -77,7 +77,7 @@ def read_fields(at: int, stop: int) -> tuple[int, int, int, int, int, int, int, 
     """Read a record from its attributes to the number of its headers.
 
     Returns the deltas of timestamp and offset, length and address of key and value, the number of headers, and the
-    address after it, or a verdict.
+    address after it, or a status.
     """
     time_delta, at = _read_varlong(at + 1, stop)
     if at < 0:
@@ -133,7 +133,7 @@ def read_record_headers(
     """Read `count` headers; if they are wanted, write them after those already there.
 
     `targets` are the addresses of keys, their ends, values, their ends and their validity; `used` counts headers, bytes
-    of keys, bytes of values, null values, and keys that are not UTF-8. Returns the address after them, or a verdict,
+    of keys, bytes of values, null values, and keys that are not UTF-8. Returns the address after them, or a status,
     and the new `used`.
     """
     keys, key_ends, values, value_ends, validity = targets

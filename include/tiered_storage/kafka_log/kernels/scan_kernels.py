@@ -85,12 +85,12 @@ def read_headers(
     end = window + window_size
     at = window
     lowest = next_offset
-    verdict = HEADERS_SOUND
+    status = HEADERS_SOUND
     row = 0
     size = _whole_batch(at, end)
     while size:
         if row == rows:
-            verdict = TABLE_FULL
+            status = TABLE_FULL
             break
         first = load_int64(at)
         delta = load_int32(at + 23)
@@ -100,10 +100,10 @@ def read_headers(
             load_byte(at + 16) != MAGIC or first < 0 or delta < 0 or count < 0 or count > delta + 1 or flags & 7 > 4
             or first > HIGHEST_OFFSET - delta
         ):  # fmt: skip
-            verdict = BROKEN_HEADER
+            status = BROKEN_HEADER
             break
         if first < lowest or first - base_offset > INT32_MAX - delta:
-            verdict = BROKEN_OFFSETS
+            status = BROKEN_OFFSETS
             break
         store(base_offsets + 8 * row, np.int64(first))
         store(last_offsets + 8 * row, np.int64(first + delta))
@@ -123,7 +123,7 @@ def read_headers(
         size = _whole_batch(at, end)
     store(result, np.int64(row))
     store(result + 8, np.int64(at - window))
-    return verdict
+    return status
 
 
 @compiled

@@ -95,11 +95,11 @@ class SegmentScanner:
         its `position`.
         """
         data = as_array(window)
-        table, consumed, verdict = self._read_headers(data)
+        table, consumed, status = self._read_headers(data)
         if self._verify_crc:
             check_checksums(data, self._position, table.position, table.size, source=self._source)
         next_offset = int(table.last_offset[-1]) + 1 if len(table) else self._next_offset
-        if verdict != HEADERS_SOUND:
+        if status != HEADERS_SOUND:
             self._raise_broken(data.data[consumed:], self._position + consumed, next_offset)
         if data.size - consumed >= MAGIC_END:
             batch_size(data.data, consumed, source=self._source, source_position=self._position)
@@ -133,12 +133,12 @@ class SegmentScanner:
         kernels = self._brief_kernels if data.size <= BRIEF_BYTES else self._kernels
         window = address_of(data)
         rows = self._guess(data.size) or kernels.count_batches(window, data.size)
-        table, verdict = self._fill_table(kernels, window, data.size, rows)
-        if verdict == TABLE_FULL:
-            table, verdict = self._fill_table(kernels, window, data.size, kernels.count_batches(window, data.size))
+        table, status = self._fill_table(kernels, window, data.size, rows)
+        if status == TABLE_FULL:
+            table, status = self._fill_table(kernels, window, data.size, kernels.count_batches(window, data.size))
         rows, consumed = self._result.tolist()
         self._recent = (self._recent[0] // 2 + rows, self._recent[1] // 2 + consumed)
-        return table.head(rows), consumed, verdict
+        return table.head(rows), consumed, status
 
     def _guess(self, size: int) -> int:
         """Return the estimated number of batches in `size` bytes; 0 if counting them is better.
@@ -152,13 +152,13 @@ class SegmentScanner:
         return rows if rows >= _FEWEST_GUESSED else 0
 
     def _fill_table(self, kernels: Kernels, window: int, size: int, rows: int) -> tuple[BatchTable, int]:
-        """Return a table of `rows` rows, filled up to the count in `_result`, and the verdict of read_headers."""
+        """Return a table of `rows` rows, filled up to the count in `_result`, and the status of read_headers."""
         table = BatchTable.allocate(rows)
-        verdict = kernels.read_headers(
+        status = kernels.read_headers(
             window, size, self._position, self._base_offset, self._next_offset, address_of(table.base_offset), rows,
             self._result_address,
         )  # fmt: skip
-        return table, verdict
+        return table, status
 
     def _raise_broken(self, rest: memoryview, position: int, next_offset: int) -> NoReturn:
         """Raise the error for the whole batch at the start of `rest`; a wrong checksum explains all other errors."""

@@ -1,7 +1,7 @@
-"""Checks of a remote log, which change nothing except the verdicts that later deletions ask for.
+"""Checks of a remote log, which change nothing except the audit results that later deletions ask for.
 
 Orphans and duplicate offsets are no reason to keep anything: nothing is missing because of them, and trimming reads
-back every byte that it relies on. A quick audit does not check bytes, so its verdict never replaces a deep one's. An
+back every byte that it relies on. A quick audit does not check bytes, so its result never replaces a deep one's. An
 audit of some partitions can find fault with a topic, but cannot clear it.
 """
 
@@ -19,10 +19,10 @@ from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, AuditRe
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.jobs.throttle import RateLimit, ReportingLimit, audit_limit, fetch_quota
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
-from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
+from tiered_storage.remote_log.metadata.safety import AuditResult, Safety
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.progress import Amount, OnMoved, unreported
-from tiered_storage.remote_log.retention.permission.deletion_permissions import store_verdict
+from tiered_storage.remote_log.retention.permission.deletion_permissions import store_audit_result
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition, name_of
 from tiered_storage.remote_log.storage.listable_storage import listing_storage
@@ -38,7 +38,7 @@ class RemoteLogChecks:
     def audit(
         self, selection: Selection = EVERYTHING, *, deep: bool = False, on_moved: OnMoved = unreported
     ) -> AuditReport:
-        """Compare the store with the metadata, and record the verdict; see audit_remote_log and keep_verdicts.
+        """Compare the store with the metadata, and record the result; see audit_remote_log and keep_audit_results.
 
         In a deep audit, `on_moved` is called with the bytes read, and with each finished segment.
 
@@ -54,7 +54,7 @@ class RemoteLogChecks:
             local_logs=self._local_logs(selection) if self.context.source.is_configured else None,
             deep=self._deep_check(on_moved) if deep else None,
         )
-        self._keep_verdicts(report, selection, deep=deep)
+        self._keep_audit_results(report, selection, deep=deep)
         return replace(report, anomalies=(*lacking, *report.anomalies))
 
     def _lacking(self) -> Iterator[Anomaly]:
@@ -90,17 +90,17 @@ class RemoteLogChecks:
         return audit_limit(settings.audit_worker_bytes_per_second, fetch_quota(settings))
 
     def conclude_deep_audit(self, quick: AuditReport, job: AuditJob, selection: Selection) -> AuditReport:
-        """Add the workers' findings to the earlier quick audit of `selection`, and record the verdict."""
+        """Add the workers' findings to the earlier quick audit of `selection`, and record the result."""
         report = with_outcomes(quick, job.outcomes(), self.context.segments)
-        self._keep_verdicts(report, selection, deep=True)
+        self._keep_audit_results(report, selection, deep=True)
         return report
 
-    def _keep_verdicts(self, report: AuditReport, selection: Selection, *, deep: bool) -> None:
+    def _keep_audit_results(self, report: AuditReport, selection: Selection, *, deep: bool) -> None:
         most = self.context.settings.remote_log_unreferenced_max_percent
         is_outdated = any(each.kind is AnomalyKind.OUTDATED_METADATA for each in report.anomalies)
         # Outdated metadata do not publish their findings.
         safety = self.context.store.safety if is_outdated else self.context.safety
-        keep_verdicts(report, safety, selection, most, deep=deep)
+        keep_audit_results(report, safety, selection, most, deep=deep)
 
     def _deep_check(self, on_moved: OnMoved) -> DeepCheck:
         storage = listing_storage(self.context.storage)
@@ -130,28 +130,28 @@ class RemoteLogChecks:
             return log.tiered_by_kafka is not None
 
 
-def keep_verdicts(
+def keep_audit_results(
     report: AuditReport, safety: Safety, selection: Selection, unreferenced_max_percent: int, *, deep: bool
 ) -> None:
-    """Record the verdict of the audit of `selection` on each topic; what was not read is not cleared.
+    """Record the result of the audit of `selection` for each topic; what was not read is not cleared.
 
     There is one on the store as a whole, too: at most `unreferenced_max_percent` of the objects may be unreferenced,
     known orphans of ours excepted. An audit of some topics can find fault with the store, but cannot clear it.
     """
-    of_store = store_verdict(
+    of_store = store_audit_result(
         report.unreferenced, report.objects, unreferenced_max_percent, report.audited_at, deep=False
     )
     if of_store.anomalies or not selection.is_narrowed:
-        safety.put_verdict(of_store)
+        safety.put_audit_result(of_store)
     for topic in report.topics:
         if topic.anomalies or selection.partitions is None:
-            for verdict in _verdicts(topic, report.audited_at, deep=deep):
-                safety.put_verdict(verdict)
+            for result in _audit_results(topic, report.audited_at, deep=deep):
+                safety.put_audit_result(result)
 
 
-def _verdicts(topic: TopicFindings, audited_at: int, *, deep: bool) -> Iterator[AuditVerdict]:
-    """Yield a verdict for each audited depth: a deep audit includes a quick one."""
+def _audit_results(topic: TopicFindings, audited_at: int, *, deep: bool) -> Iterator[AuditResult]:
+    """Yield a result for each audited depth: a deep audit includes a quick one."""
     for depth in (False, True) if deep else (False,):
         if depth and topic.unread and not topic.anomalies:
             continue
-        yield AuditVerdict(topic.cluster_id, topic.topic_id, depth, audited_at, topic.anomalies, topic.first)
+        yield AuditResult(topic.cluster_id, topic.topic_id, depth, audited_at, topic.anomalies, topic.first)

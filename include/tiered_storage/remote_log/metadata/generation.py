@@ -22,7 +22,7 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import OutdatedMetadataError, RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.metadata.metadata_store import Generation, MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
-from tiered_storage.remote_log.metadata.safety import AuditVerdict, DeletionFailure, Safety, Stop
+from tiered_storage.remote_log.metadata.safety import AuditResult, DeletionFailure, Safety, Stop
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.documents.store_generation import StoredGeneration, StoreGenerations
@@ -317,10 +317,10 @@ class GuardedSafety:
         """As Safety.stopped."""
         return self.safety.stopped()
 
-    def put_verdict(self, verdict: AuditVerdict) -> None:
-        """Do as Safety.put_verdict. Writes to the store only if the verdict changes what may be deleted."""
+    def put_audit_result(self, result: AuditResult) -> None:
+        """Do as Safety.put_audit_result. Writes to the store only if the result changes what may be deleted."""
         pending = self.guard.store.generation.pending()
-        self.safety.put_verdict(verdict)
+        self.safety.put_audit_result(result)
         if self.guard.store.generation.pending() == pending:
             return
         try:
@@ -328,9 +328,9 @@ class GuardedSafety:
         except OutdatedMetadataError:
             _log.warning("the audit's result is kept in metadata that are not the store's")
 
-    def verdicts(self, cluster_id: str, topic_id: str) -> Sequence[AuditVerdict]:
-        """As Safety.verdicts."""
-        return self.safety.verdicts(cluster_id, topic_id)
+    def audit_results(self, cluster_id: str, topic_id: str) -> Sequence[AuditResult]:
+        """As Safety.audit_results."""
+        return self.safety.audit_results(cluster_id, topic_id)
 
     def note_failures(self, errors: Mapping[RemoteLogSegmentId, str], now: int) -> None:
         """As Safety.note_failures."""

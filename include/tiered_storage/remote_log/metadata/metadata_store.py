@@ -167,7 +167,7 @@ class MetadataStore(Protocol):
 
     @property
     def safety(self) -> Safety:
-        """Stops, audit verdicts and failed deletions."""
+        """Stops, audit results and failed deletions."""
         ...
 
     @property

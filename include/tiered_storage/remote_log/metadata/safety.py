@@ -1,4 +1,4 @@
-"""The border to safety: the switch that stops deletions, audit verdicts, and failed deletions.
+"""The border to safety: the switch that stops deletions, audit results, and failed deletions.
 
 The docstrings are the contract, as for the other borders. Nothing here decides anything: every deletion checks it.
 """
@@ -28,7 +28,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditVerdict:
+class AuditResult:
     """The result of the audit of one topic that began at `audited_at` (ms); topic id "" is the whole store."""
 
     cluster_id: str
@@ -65,15 +65,15 @@ class Safety(Protocol):
         """Return why nothing may be deleted; None if it may."""
         ...
 
-    def put_verdict(self, verdict: AuditVerdict) -> None:
-        """Replace the topic's earlier verdict of the same depth, unless the recorded one is later.
+    def put_audit_result(self, result: AuditResult) -> None:
+        """Replace the topic's earlier result of the same depth, unless the recorded one is later.
 
-        A recorded verdict from the future is replaced: a clock that was ahead produced it.
+        A recorded result from the future is replaced: a clock that was ahead produced it.
         """
         ...
 
-    def verdicts(self, cluster_id: str, topic_id: str) -> Sequence[AuditVerdict]:
-        """Return the topic's verdicts, at most one of each depth, the quick one first."""
+    def audit_results(self, cluster_id: str, topic_id: str) -> Sequence[AuditResult]:
+        """Return the topic's results, at most one of each depth, the quick one first."""
         ...
 
     def note_failures(self, errors: Mapping[RemoteLogSegmentId, str], now: int) -> None:

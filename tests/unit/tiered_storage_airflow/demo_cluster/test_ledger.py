@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place, Verdict, judge
+from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place, RecordCounts, judge
 
 
 def place(offset: int, partition: int = 0, topic: str = "orders") -> Place:
@@ -16,18 +16,18 @@ def test_a_record_counts_where_it_is_and_remote_first() -> None:
     remote = {place(0): [b"a"], place(1): [b"b"]}
     local = {place(1): [b"b"], place(2): [b"c"], place(3): [b"never acknowledged"]}
 
-    verdict = judge(ACKNOWLEDGED, remote, local)
+    counts = judge(ACKNOWLEDGED, remote, local)
 
-    assert verdict == {"orders": Verdict(3, remote=2, local=1, lost=0, twice=0, trimmed=1)}
-    assert verdict["orders"].is_right
+    assert counts == {"orders": RecordCounts(3, remote=2, local=1, lost=0, twice=0, trimmed=1)}
+    assert counts["orders"].is_right
 
 
 def test_a_record_that_is_nowhere_or_at_another_place_is_lost() -> None:
-    verdict = judge(ACKNOWLEDGED, {place(0): [b"a"]}, {place(2): [b"b"]})["orders"]
+    counts = judge(ACKNOWLEDGED, {place(0): [b"a"]}, {place(2): [b"b"]})["orders"]
 
-    assert (verdict.lost, verdict.twice) == (2, 0)
-    assert not verdict.is_right
-    assert "lost: b, acknowledged in orders-0 at offset 1" in verdict.examples
+    assert (counts.lost, counts.twice) == (2, 0)
+    assert not counts.is_right
+    assert "lost: b, acknowledged in orders-0 at offset 1" in counts.examples
 
 
 def test_a_record_at_two_places_is_there_twice_whichever_tiers_have_it() -> None:
@@ -45,19 +45,19 @@ def test_a_record_at_two_places_is_there_twice_whichever_tiers_have_it() -> None
 def test_an_offset_that_a_tier_gives_twice_is_there_twice() -> None:
     remote = {place(0): [b"a", b"a"], place(1): [b"b"], place(2): [b"c"]}
 
-    verdict = judge(ACKNOWLEDGED, remote, {})["orders"]
+    counts = judge(ACKNOWLEDGED, remote, {})["orders"]
 
-    assert (verdict.remote, verdict.twice) == (3, 1)
+    assert (counts.remote, counts.twice) == (3, 1)
 
 
 def test_topics_are_judged_apart_and_add_up() -> None:
     acknowledged = {b"a": place(0), b"p": place(0, topic="payments")}
 
-    verdicts = judge(acknowledged, {place(0): [b"a"]}, {})
+    counts = judge(acknowledged, {place(0): [b"a"]}, {})
 
-    assert verdicts["orders"].is_right
-    assert not verdicts["payments"].is_right
-    assert verdicts["orders"] + verdicts["payments"] == Verdict(
+    assert counts["orders"].is_right
+    assert not counts["payments"].is_right
+    assert counts["orders"] + counts["payments"] == RecordCounts(
         2, 1, 0, 1, 0, 1, ("lost: p, acknowledged in payments-0 at offset 0",)
     )
 

@@ -5,12 +5,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from tiered_storage_airflow.demo_cluster.ledger import Verdict
+from tiered_storage_airflow.demo_cluster.ledger import RecordCounts
 from tiered_storage_airflow.demo_cluster.run import is_copy, report
 
-VERDICTS = {
-    "orders": Verdict(60, remote=40, local=20, lost=0, twice=0, trimmed=10),
-    "payments": Verdict(40, 40, 0, 0, 0),
+COUNTS = {
+    "orders": RecordCounts(60, remote=40, local=20, lost=0, twice=0, trimmed=10),
+    "payments": RecordCounts(40, 40, 0, 0, 0),
 }
 SPARK = [
     "/usr/lib/jvm/bin/java", "-cp", "/spark/jars/*", "-Xmx1g", "org.apache.spark.deploy.SparkSubmit", "--name",
@@ -21,19 +21,19 @@ SPARK = [
 @pytest.mark.parametrize(
     ("consumed", "orders", "is_right"),
     [
-        (100, VERDICTS["orders"], True),
-        (99, VERDICTS["orders"], False),
-        (100, Verdict(60, 39, 20, lost=1, twice=0, trimmed=10), False),
-        (100, Verdict(60, 40, 20, lost=0, twice=1, trimmed=10), False),
-        (100, Verdict(60, 40, 20, lost=0, twice=0, trimmed=0), False),
+        (100, COUNTS["orders"], True),
+        (99, COUNTS["orders"], False),
+        (100, RecordCounts(60, 39, 20, lost=1, twice=0, trimmed=10), False),
+        (100, RecordCounts(60, 40, 20, lost=0, twice=1, trimmed=10), False),
+        (100, RecordCounts(60, 40, 20, lost=0, twice=0, trimmed=0), False),
     ],
 )
 def test_a_demo_is_right_if_nothing_is_lost_or_twice_all_was_consumed_and_brokers_deleted_some(
-    consumed: int, orders: Verdict, is_right: bool
+    consumed: int, orders: RecordCounts, is_right: bool
 ) -> None:
     shown = StringIO()
 
-    assert report(Console(file=shown, width=160), {**VERDICTS, "orders": orders}, consumed) is is_right
+    assert report(Console(file=shown, width=160), {**COUNTS, "orders": orders}, consumed) is is_right
 
     assert f"the consumer got {consumed} of 100 acknowledged records" in shown.getvalue()
 

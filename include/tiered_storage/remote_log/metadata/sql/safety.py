@@ -1,4 +1,4 @@
-"""Stops of deletions, audit verdicts and failed deletions, in SQL."""
+"""Stops of deletions, audit results and failed deletions, in SQL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Integer, Row, String, bindparam, delete, select, tuple_, update
 
 from tiered_storage.clock import Clock
-from tiered_storage.remote_log.metadata.safety import MOST_SKEW_MS, AuditVerdict, DeletionFailure, Stop, printable
+from tiered_storage.remote_log.metadata.safety import MOST_SKEW_MS, AuditResult, DeletionFailure, Stop, printable
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing, insert_or_replace
 from tiered_storage.remote_log.metadata.sql.database.schema import audit_verdicts, deletion_failures, deletion_stop
 from tiered_storage.remote_log.metadata.sql.generation import record_decision
@@ -89,31 +89,31 @@ class SqlSafety:
             row = connection.execute(select(deletion_stop).where(deletion_stop.c.stopped)).one_or_none()
         return None if row is None else Stop(row.reason, row.said_by, row.said_at)
 
-    def put_verdict(self, verdict: AuditVerdict) -> None:
-        """As Safety.put_verdict."""
+    def put_audit_result(self, result: AuditResult) -> None:
+        """As Safety.put_audit_result."""
         row = {
-            "cluster_id": verdict.cluster_id,
-            "topic_id": verdict.topic_id,
-            "deep": verdict.deep,
-            "audited_at": verdict.audited_at,
-            "anomalies": verdict.anomalies,
-            "message": printable(verdict.message),
+            "cluster_id": result.cluster_id,
+            "topic_id": result.topic_id,
+            "deep": result.deep,
+            "audited_at": result.audited_at,
+            "anomalies": result.anomalies,
+            "message": printable(result.message),
         }
         with self._database.writing() as connection:
             later = select(audit_verdicts).where(
-                audit_verdicts.c.cluster_id == verdict.cluster_id,
-                audit_verdicts.c.topic_id == verdict.topic_id,
-                audit_verdicts.c.deep.is_(verdict.deep),
-                audit_verdicts.c.audited_at > verdict.audited_at,
-                # A verdict from the future came from a clock that was ahead: otherwise nothing could ever replace it.
+                audit_verdicts.c.cluster_id == result.cluster_id,
+                audit_verdicts.c.topic_id == result.topic_id,
+                audit_verdicts.c.deep.is_(result.deep),
+                audit_verdicts.c.audited_at > result.audited_at,
+                # A result from the future came from a clock that was ahead: otherwise nothing could ever replace it.
                 audit_verdicts.c.audited_at <= self._clock() + MOST_SKEW_MS,
             )
             if connection.execute(later).first() is None:
                 insert_or_replace(connection, audit_verdicts, [row])
                 record_decision(connection, self._database.where)
 
-    def verdicts(self, cluster_id: str, topic_id: str) -> Sequence[AuditVerdict]:
-        """As Safety.verdicts."""
+    def audit_results(self, cluster_id: str, topic_id: str) -> Sequence[AuditResult]:
+        """As Safety.audit_results."""
         statement = (
             select(audit_verdicts)
             .where(audit_verdicts.c.cluster_id == cluster_id, audit_verdicts.c.topic_id == topic_id)
@@ -121,7 +121,7 @@ class SqlSafety:
         )
         with self._database.reading() as connection:
             return [
-                AuditVerdict(row.cluster_id, row.topic_id, row.deep, row.audited_at, row.anomalies, row.message)
+                AuditResult(row.cluster_id, row.topic_id, row.deep, row.audited_at, row.anomalies, row.message)
                 for row in connection.execute(statement)
             ]
 

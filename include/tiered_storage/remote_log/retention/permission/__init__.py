@@ -1,7 +1,7 @@
 """What must hold before anything is deleted, and while a deletion goes on.
 
-`deletion_permissions` asks for the stop, the pair of store and metadata, rights and verdicts. `clock_agreement` checks
-the clock, and `stored_segments` the objects of a segment.
+`deletion_permissions` asks for the stop, the pair of store and metadata, rights and audit results. `clock_agreement`
+checks the clock, and `stored_segments` the objects of a segment.
 """
 
 __all__ = ["clock_agreement", "deletion_permissions", "stored_segments"]

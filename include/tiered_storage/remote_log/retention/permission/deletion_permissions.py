@@ -18,11 +18,11 @@ from itertools import groupby
 from tiered_storage.clock import as_date
 from tiered_storage.errors import DeletionRefusedError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
+from tiered_storage.remote_log.metadata.safety import AuditResult, Safety
 from tiered_storage.remote_log.model import TopicIdPartition
 
 WHOLE_STORE = ""
-"""Replaces cluster and topic id in the verdict on a store as a whole."""
+"""Replaces cluster and topic id in the audit result of a store as a whole."""
 
 FEW_OBJECTS = 10
 """Up to this many unreferenced objects prove nothing, however small the store is."""
@@ -101,10 +101,10 @@ class DeletionPermissions:
         by_topic = sorted(partitions, key=_topic_of)
         for _, of_topic in groupby(by_topic, key=_topic_of):
             asked = list(of_topic)
-            # Rights and verdicts belong to a topic: its partitions get the same answer.
-            topic, verdicts = self.decided_topic(asked[0]), self._verdicts(asked[0], kind)
+            # Rights and audit results belong to a topic: its partitions get the same answer.
+            topic, results = self.decided_topic(asked[0]), self._audit_results(asked[0], kind)
             for each in asked:
-                why = _why_no_right(each, kind, topic) or _why_doubtful(each, verdicts)
+                why = _why_no_right(each, kind, topic) or _why_doubtful(each, results)
                 if why is not None:
                     yield each, why
 
@@ -114,16 +114,20 @@ class DeletionPermissions:
 
     def why_doubtful(self, partition: TopicIdPartition, kind: DeletionKind) -> str | None:
         """Return the objection of the last audits to a deletion; None if there is none."""
-        return _why_doubtful(partition, self._verdicts(partition, kind))
+        return _why_doubtful(partition, self._audit_results(partition, kind))
 
-    def _verdicts(self, partition: TopicIdPartition, kind: DeletionKind) -> tuple[AuditVerdict, ...]:
-        of_store = self.safety.verdicts(WHOLE_STORE, WHOLE_STORE)
-        of_topic = self.safety.verdicts(partition.cluster_id, partition.topic_id) if kind is DeletionKind.LOCAL else ()
+    def _audit_results(self, partition: TopicIdPartition, kind: DeletionKind) -> tuple[AuditResult, ...]:
+        of_store = self.safety.audit_results(WHOLE_STORE, WHOLE_STORE)
+        of_topic = (
+            self.safety.audit_results(partition.cluster_id, partition.topic_id) if kind is DeletionKind.LOCAL else ()
+        )
         return (*of_store, *of_topic)
 
 
-def store_verdict(unreferenced: int, objects: int, max_percent: int, audited_at: int, *, deep: bool) -> AuditVerdict:
-    """Return the verdict on a store with this many unreferenced objects.
+def store_audit_result(
+    unreferenced: int, objects: int, max_percent: int, audited_at: int, *, deep: bool
+) -> AuditResult:
+    """Return the audit result of a store with this many unreferenced objects.
 
     Its `anomalies` are above 0 if that stops deletions: more than `max_percent` of all, and more than a few.
     """
@@ -133,15 +137,15 @@ def store_verdict(unreferenced: int, objects: int, max_percent: int, audited_at:
         f"remote.log.unreferenced.max.percent ({max_percent}): the metadata may not be this store's, or older than it"
     )
     anomalies = unreferenced if is_too_much else 0
-    return AuditVerdict(WHOLE_STORE, WHOLE_STORE, deep, audited_at, anomalies, message if is_too_much else "")
+    return AuditResult(WHOLE_STORE, WHOLE_STORE, deep, audited_at, anomalies, message if is_too_much else "")
 
 
-def _objection(verdict: AuditVerdict, partition: TopicIdPartition) -> str:
-    of_what = "the store" if verdict.topic_id == WHOLE_STORE else f"topic {partition.topic}"
-    kind = "deep " if verdict.deep else ""
+def _objection(result: AuditResult, partition: TopicIdPartition) -> str:
+    of_what = "the store" if result.topic_id == WHOLE_STORE else f"topic {partition.topic}"
+    kind = "deep " if result.deep else ""
     return (
-        f"{partition}: the last {kind}audit of {of_what}, at {as_date(verdict.audited_at)}, found something wrong "
-        f"({verdict.message or verdict.anomalies}): nothing of it is removed before an audit of the same kind finds "
+        f"{partition}: the last {kind}audit of {of_what}, at {as_date(result.audited_at)}, found something wrong "
+        f"({result.message or result.anomalies}): nothing of it is removed before an audit of the same kind finds "
         "nothing; 'tiered-storage audit' shows what to repair"
     )
 
@@ -157,8 +161,8 @@ def _why_no_right(partition: TopicIdPartition, kind: DeletionKind, topic: Topic)
     return None
 
 
-def _why_doubtful(partition: TopicIdPartition, verdicts: Iterable[AuditVerdict]) -> str | None:
-    return next((_objection(verdict, partition) for verdict in verdicts if verdict.anomalies), None)
+def _why_doubtful(partition: TopicIdPartition, results: Iterable[AuditResult]) -> str | None:
+    return next((_objection(result, partition) for result in results if result.anomalies), None)
 
 
 def _topic_of(partition: TopicIdPartition) -> tuple[str, str, str]:

@@ -177,7 +177,7 @@ def test_broken_records_are_refused_exactly_where_the_plain_decoder_refuses(
     for place, removed, inserted in mutations:
         at = int(place * len(body))
         body[at : at + removed] = inserted
-    _assert_same_verdict(_sealed(batches[0][:BATCH_OVERHEAD] + body))
+    _assert_same_status(_sealed(batches[0][:BATCH_OVERHEAD] + body))
 
 
 @settings(deadline=None, max_examples=2 * USUAL_EXAMPLES)
@@ -193,14 +193,14 @@ def test_headers_that_lie_are_refused_exactly_where_the_plain_decoder_refuses(
     size = struct.calcsize(layout)
     batch = bytearray(batches[0])
     batch[place : place + size] = (value & ((1 << 8 * size) - 1)).to_bytes(size, "big")
-    _assert_same_verdict(_sealed(batch))
+    _assert_same_status(_sealed(batch))
 
 
 @settings(deadline=None, max_examples=2 * USUAL_EXAMPLES)
 @given(key=st.binary(max_size=12) | st.text(max_size=6).map(str.encode), cut=st.integers(0, 3))
 def test_header_keys_are_utf_8_or_mended_as_python_mends_it(key: bytes, cut: int) -> None:
     key = key[: max(0, len(key) - cut)]
-    _assert_same_verdict(batch_of(record_of([0, 0, -1, -1, 1, len(key)], key + b"\x01")))
+    _assert_same_status(batch_of(record_of([0, 0, -1, -1, 1, len(key)], key + b"\x01")))
 
 
 REFUSED = [
@@ -223,7 +223,7 @@ TAKEN = ["c280", "e0a080", "ed9fbf", "ee8080", "f0908080", "f48fbfbf", "61616161
 @pytest.mark.parametrize("key", [*REFUSED, *TAKEN, "61616161616161c2"])
 def test_the_edges_of_utf_8_are_those_of_python(key: str) -> None:
     content = bytes.fromhex(key)
-    _assert_same_verdict(batch_of(record_of([0, 0, -1, -1, 1, len(content)], content + b"\x01")))
+    _assert_same_status(batch_of(record_of([0, 0, -1, -1, 1, len(content)], content + b"\x01")))
 
 
 def test_a_header_key_that_is_no_utf_8_changes_no_other() -> None:
@@ -670,7 +670,7 @@ def _decode(
     return rows_of(_record_batches(batches, None, within, checks, chunk_bytes, value_views=value_views))
 
 
-def _assert_same_verdict(batch: bytes) -> None:
+def _assert_same_status(batch: bytes) -> None:
     try:
         rows = [*expected_rows([batch])]
     except CorruptRecordError:

@@ -40,13 +40,13 @@ CONTENT = np.random.default_rng(32).integers(0, 256, 20_000, np.uint8)
 def _is_found_sound(content: bytes) -> bool:
     """Whether the kernel finds for `content` the checksum that the library does, and none that differs by a bit."""
     checksum = crc32c(content)
-    verdicts = []
+    statuss = []
     for claimed in (checksum, checksum ^ 1, checksum ^ 1 << 31):
         window = np.frombuffer(bytes(CRC_END - 4) + claimed.to_bytes(4, "big") + content, np.uint8)
         places = np.array([0]), np.array([window.size])
         addresses = [address_of(each) for each in places]
-        verdicts.append(load_kernels().first_mismatch(address_of(window), window.size, 0, *addresses, 1))
-    return verdicts == [-1, 0, 0]
+        statuss.append(load_kernels().first_mismatch(address_of(window), window.size, 0, *addresses, 1))
+    return statuss == [-1, 0, 0]
 
 
 @pytest.mark.parametrize("stretch", [0, 64, 128, 256, 320, 384, 512, 1024, 3072, 6144])

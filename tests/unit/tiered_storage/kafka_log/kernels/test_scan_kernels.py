@@ -50,8 +50,8 @@ def test_headers_are_read_as_a_plain_loop_reads_them(
     count = KERNELS.count_batches(address_of(window), window.size)
     table, result = BatchTable.allocate(capacity), np.empty(2, np.int64)
     places = (address_of(table.base_offset), capacity, address_of(result))
-    verdict = KERNELS.read_headers(address_of(window), window.size, position, base_offset, base_offset, *places)
-    found = (*result.tolist(), verdict)
+    status = KERNELS.read_headers(address_of(window), window.size, position, base_offset, base_offset, *places)
+    found = (*result.tolist(), status)
 
     assert count == _count_batches(window.tobytes())
     rows, *expected = _read_headers(window.tobytes(), count, position, base_offset, capacity)

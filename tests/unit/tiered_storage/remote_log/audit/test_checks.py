@@ -22,43 +22,43 @@ from tiered_storage.remote_log.selection import EVERYTHING, Selection
 TWO_TOPICS = {("clicks", 0): 1, ("orders", 0): 1, ("orders", 1): 1}
 
 
-def verdicts(remote_log: RemoteLogManager, topic: str = "orders") -> list[tuple[bool, int]]:
+def results(remote_log: RemoteLogManager, topic: str = "orders") -> list[tuple[bool, int]]:
     """Return depth and number of anomalies of what is kept of a topic."""
-    found = remote_log.safety.verdicts(CLUSTER_ID, topic_id(topic))
-    return [(verdict.deep, verdict.anomalies) for verdict in found]
+    found = remote_log.safety.audit_results(CLUSTER_ID, topic_id(topic))
+    return [(result.deep, result.anomalies) for result in found]
 
 
 def lose(files: RemoteLogFiles, folder: str) -> None:
     next(path for path in files.objects(".log") if f"/{folder}/" in str(path)).unlink()
 
 
-def test_a_verdict_is_kept_of_every_topic(tmp_path: Path) -> None:
+def test_an_audit_result_is_kept_of_every_topic(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, TWO_TOPICS)
     lose(files, "1")
     with files.open() as remote_log:
         remote_log.checks.audit()
 
-        assert verdicts(remote_log, "clicks") == [(False, 0)]
-        assert verdicts(remote_log) == [(False, 1)]
-        [verdict] = remote_log.safety.verdicts(CLUSTER_ID, topic_id("orders"))
-    assert verdict.audited_at == files.clock.now
-    assert verdict.message.startswith("missing object ")
+        assert results(remote_log, "clicks") == [(False, 0)]
+        assert results(remote_log) == [(False, 1)]
+        [result] = remote_log.safety.audit_results(CLUSTER_ID, topic_id("orders"))
+    assert result.audited_at == files.clock.now
+    assert result.message.startswith("missing object ")
 
 
-def test_a_quick_audit_clears_no_deep_verdict_and_a_deep_one_clears_both(tmp_path: Path) -> None:
+def test_a_quick_audit_clears_no_deep_audit_result_and_a_deep_one_clears_both(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, {("orders", 0): 1})
     data = files.objects(".log")[0]
     flip_bit(data, 100)
     with files.open() as remote_log:
         remote_log.checks.audit(deep=True)
-        assert verdicts(remote_log) == [(False, 1), (True, 1)]
+        assert results(remote_log) == [(False, 1), (True, 1)]
         files.clock.now += 1
         remote_log.checks.audit()
-        assert verdicts(remote_log) == [(False, 0), (True, 1)]
+        assert results(remote_log) == [(False, 0), (True, 1)]
         flip_bit(data, 100)
         files.clock.now += 1
         remote_log.checks.audit(deep=True)
-        assert verdicts(remote_log) == [(False, 0), (True, 0)]
+        assert results(remote_log) == [(False, 0), (True, 0)]
 
 
 def test_an_audit_of_some_partitions_finds_a_topic_wanting_but_never_clears_it(tmp_path: Path) -> None:
@@ -67,12 +67,12 @@ def test_an_audit_of_some_partitions_finds_a_topic_wanting_but_never_clears_it(t
     with files.open() as remote_log:
         sound, broken = (Selection("orders", frozenset({number})) for number in (0, 1))
         remote_log.checks.audit(sound)
-        assert verdicts(remote_log) == []
+        assert results(remote_log) == []
         remote_log.checks.audit(broken)
-        assert verdicts(remote_log) == [(False, 1)]
+        assert results(remote_log) == [(False, 1)]
         files.clock.now += 1
         remote_log.checks.audit(sound)
-        assert verdicts(remote_log) == [(False, 1)]
+        assert results(remote_log) == [(False, 1)]
 
 
 def test_a_known_leftover_finds_no_topic_wanting(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_known_leftover_finds_no_topic_wanting(tmp_path: Path) -> None:
     files.clock.now += 10**12
     with files.open() as remote_log:
         assert len(remote_log.checks.audit().anomalies) == 1
-        assert verdicts(remote_log) == [(False, 0)]
+        assert results(remote_log) == [(False, 0)]
 
 
 def test_too_many_unknown_objects_are_held_against_the_store_until_a_whole_audit_clears_it(tmp_path: Path) -> None:
@@ -93,22 +93,22 @@ def test_too_many_unknown_objects_are_held_against_the_store_until_a_whole_audit
     files.clock.now += 10**12
     with files.open() as remote_log:
         remote_log.checks.audit(Selection("orders"))
-        [verdict] = remote_log.safety.verdicts("", "")
-        assert (verdict.deep, verdict.anomalies) == (False, 11)
+        [result] = remote_log.safety.audit_results("", "")
+        assert (result.deep, result.anomalies) == (False, 11)
         remote_log.checks.audit()
-        [verdict] = remote_log.safety.verdicts("", "")
-        assert (verdict.deep, verdict.anomalies) == (False, 11)
+        [result] = remote_log.safety.audit_results("", "")
+        assert (result.deep, result.anomalies) == (False, 11)
 
         for path in folder.glob(f"*{'A' * 21}*"):
             path.unlink()
         files.clock.now += 1
         remote_log.checks.audit(Selection("orders"), deep=True)
-        [verdict] = remote_log.safety.verdicts("", "")
-        assert verdict.anomalies == 11
+        [result] = remote_log.safety.audit_results("", "")
+        assert result.anomalies == 11
         files.clock.now += 1
         remote_log.checks.audit(deep=True)
-        [verdict] = remote_log.safety.verdicts("", "")
-        assert (verdict.deep, verdict.anomalies) == (False, 0)
+        [result] = remote_log.safety.audit_results("", "")
+        assert (result.deep, result.anomalies) == (False, 0)
 
 
 def test_an_overlap_is_named_and_finds_no_topic_wanting_so_that_trimming_continues(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_an_overlap_is_named_and_finds_no_topic_wanting_so_that_trimming_continu
         found = remote_log.checks.audit(deep=True)
 
         assert [anomaly.kind for anomaly in found.anomalies] == [AnomalyKind.OVERLAP]
-        assert verdicts(remote_log) == [(False, 0), (True, 0)]
+        assert results(remote_log) == [(False, 0), (True, 0)]
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, files.clock.now)
         assert remote_log.deletions.enforce_local_retention(plans).failures == ()
     assert files.local_starts() == [30]
@@ -142,6 +142,6 @@ def test_an_overlap_beside_something_else_hides_nothing(tmp_path: Path) -> None:
         next(path for path in files.objects(".log") if second.segment_id.id in path.name).unlink()
 
         assert remote_log.checks.audit().anomaly_count == 2
-        assert verdicts(remote_log) == [(False, 1)]
-        [verdict] = remote_log.safety.verdicts(CLUSTER_ID, topic_id("orders"))
-        assert verdict.message.startswith("missing object ")
+        assert results(remote_log) == [(False, 1)]
+        [result] = remote_log.safety.audit_results(CLUSTER_ID, topic_id("orders"))
+        assert result.message.startswith("missing object ")

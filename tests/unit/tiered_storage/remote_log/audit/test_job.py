@@ -49,8 +49,8 @@ def by_workers(
     return remote_log.checks.conclude_deep_audit(quick, job, selection)
 
 
-def verdict(remote_log: RemoteLogManager, topic: str) -> list[tuple[bool, int]]:
-    return [(each.deep, each.anomalies) for each in remote_log.safety.verdicts(CLUSTER_ID, topic_id(topic))]
+def result(remote_log: RemoteLogManager, topic: str) -> list[tuple[bool, int]]:
+    return [(each.deep, each.anomalies) for each in remote_log.safety.audit_results(CLUSTER_ID, topic_id(topic))]
 
 
 def test_workers_find_what_one_process_finds(files: RemoteLogFiles) -> None:
@@ -68,8 +68,8 @@ def test_workers_find_what_one_process_finds(files: RemoteLogFiles) -> None:
             (each.kind, each.segment_id) for each in whole.anomalies
         }
         assert (report.segments, report.objects, report.size) == (whole.segments, whole.objects, whole.size)
-        assert verdict(remote_log, "clicks") == [(False, 0), (True, 0)]
-        assert [deep for deep, anomalies in verdict(remote_log, "orders") if anomalies] == [False, True]
+        assert result(remote_log, "clicks") == [(False, 0), (True, 0)]
+        assert [deep for deep, anomalies in result(remote_log, "orders") if anomalies] == [False, True]
 
 
 def test_only_what_was_chosen_is_read(files: RemoteLogFiles) -> None:
@@ -88,13 +88,13 @@ def test_segments_are_divided_into_groups_of_about_the_same_size(
         assert by_workers(remote_log).anomalies == ()
 
 
-def test_segments_that_no_worker_read_are_reported_and_clear_no_verdict(files: RemoteLogFiles) -> None:
+def test_segments_that_no_worker_read_are_reported_and_clear_no_audit_result(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         report = by_workers(remote_log, lambda _: None)
 
         assert (report.anomalies, report.unread) == ((), 3)
         assert "its worker died" in report.notices[0]
-        assert verdict(remote_log, "orders") == [(False, 0)]
+        assert result(remote_log, "orders") == [(False, 0)]
 
 
 def test_a_store_that_fails_is_reported_and_other_segments_are_read(

@@ -22,7 +22,7 @@ from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, GuardedSafety
 from tiered_storage.remote_log.metadata.metadata_store import Generation
-from tiered_storage.remote_log.metadata.safety import AuditVerdict
+from tiered_storage.remote_log.metadata.safety import AuditResult
 from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind
@@ -71,14 +71,14 @@ def forbid(remote_log: RemoteLogManager) -> None:
     remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=False))
 
 
-def a_verdict(anomalies: int, at: int) -> AuditVerdict:
-    return AuditVerdict(ORDERS_0.cluster_id, ORDERS_0.topic_id, False, at, anomalies)
+def a_result(anomalies: int, at: int) -> AuditResult:
+    return AuditResult(ORDERS_0.cluster_id, ORDERS_0.topic_id, False, at, anomalies)
 
 
 DECISIONS: dict[str, Callable[[RemoteLogManager], None]] = {
     "forbid": forbid,
     "stop": lambda remote_log: remote_log.safety.stop("why", "ada"),
-    "a verdict": lambda remote_log: remote_log.safety.put_verdict(a_verdict(1, 5)),
+    "an audit result": lambda remote_log: remote_log.safety.put_audit_result(a_result(1, 5)),
 }
 
 
@@ -95,11 +95,11 @@ def test_a_decision_without_a_change_does_not_renew_the_generation(files: Remote
     with files.open() as remote_log:
         forbid(remote_log)
         remote_log.safety.stop("why", "ada")
-        remote_log.safety.put_verdict(a_verdict(1, 5))
+        remote_log.safety.put_audit_result(a_result(1, 5))
         before = agreed(remote_log)
         forbid(remote_log)
         remote_log.safety.stop("again", "bob")
-        remote_log.safety.put_verdict(a_verdict(2, 6))
+        remote_log.safety.put_audit_result(a_result(2, 6))
         assert agreed(remote_log) == before
 
 
@@ -266,7 +266,7 @@ def test_a_stop_in_outdated_metadata_holds_and_says_that_others_are_the_stores(f
         with pytest.raises(OutdatedMetadataError):
             remote_log.safety.stop("why", "ada")
         assert remote_log.safety.stopped() is not None
-        remote_log.safety.put_verdict(a_verdict(1, 6))
+        remote_log.safety.put_audit_result(a_result(1, 6))
         assert numbers(remote_log) == (before, before + 1)
 
 

@@ -12,12 +12,12 @@ from tiered_storage.clock import as_date
 from tiered_storage.errors import DeletionRefusedError, StoreMismatchError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.safety import AuditVerdict
+from tiered_storage.remote_log.metadata.safety import AuditResult
 from tiered_storage.remote_log.retention.permission.deletion_permissions import (
     WHOLE_STORE,
     DeletionKind,
     DeletionPermissions,
-    store_verdict,
+    store_audit_result,
 )
 from tiered_storage.remote_log.selection import EVERYTHING
 
@@ -54,8 +54,8 @@ def refused(permissions: DeletionPermissions) -> dict[DeletionKind, str]:
     return why
 
 
-def verdict(anomalies: int, *, deep: bool = False, audited_at: int = 1_000) -> AuditVerdict:
-    return AuditVerdict(ORDERS_0.cluster_id, ORDERS_0.topic_id, deep, audited_at, anomalies, f"{anomalies} things")
+def result(anomalies: int, *, deep: bool = False, audited_at: int = 1_000) -> AuditResult:
+    return AuditResult(ORDERS_0.cluster_id, ORDERS_0.topic_id, deep, audited_at, anomalies, f"{anomalies} things")
 
 
 def test_the_gate_is_open_for_an_allowed_topic_that_was_never_audited(remote_log: RemoteLogManager) -> None:
@@ -104,25 +104,25 @@ def test_nothing_is_deleted_from_a_store_that_is_another_one(
 
 
 def test_an_audit_that_found_something_stops_trimming_alone(remote_log: RemoteLogManager) -> None:
-    remote_log.safety.put_verdict(verdict(2))
+    remote_log.safety.put_audit_result(result(2))
     why = refused(remote_log.deletions.permissions)
     assert set(why) == {LOCAL}
     assert mentions(why[LOCAL], "audit", "topic orders")
     assert "2 things" in why[LOCAL]
 
-    remote_log.safety.put_verdict(verdict(0, audited_at=2_000))
+    remote_log.safety.put_audit_result(result(0, audited_at=2_000))
     assert refused(remote_log.deletions.permissions) == {}
 
 
 def test_a_quick_audit_that_finds_nothing_takes_no_deep_ones_word_back(remote_log: RemoteLogManager) -> None:
-    remote_log.safety.put_verdict(verdict(1, deep=True))
-    remote_log.safety.put_verdict(verdict(0, audited_at=2_000))
+    remote_log.safety.put_audit_result(result(1, deep=True))
+    remote_log.safety.put_audit_result(result(0, audited_at=2_000))
 
     assert "the last deep audit" in refused(remote_log.deletions.permissions)[LOCAL]
 
 
 def test_a_store_whose_objects_nobody_knows_stops_every_kind(remote_log: RemoteLogManager) -> None:
-    remote_log.safety.put_verdict(store_verdict(500, 1_000, 1, 1_000, deep=False))
+    remote_log.safety.put_audit_result(store_audit_result(500, 1_000, 1, 1_000, deep=False))
 
     why = refused(remote_log.deletions.permissions)
     assert set(why) == set(DeletionKind)
@@ -146,7 +146,7 @@ def test_a_store_whose_objects_nobody_knows_stops_every_kind(remote_log: RemoteL
 def test_only_a_large_share_of_many_unreferenced_objects_stops_deletions(
     unreferenced: int, objects: int, percent: int, stops: bool
 ) -> None:
-    found = store_verdict(unreferenced, objects, percent, 1_000, deep=True)
+    found = store_audit_result(unreferenced, objects, percent, 1_000, deep=True)
 
     assert (found.cluster_id, found.topic_id, found.deep, found.audited_at) == (WHOLE_STORE, WHOLE_STORE, True, 1_000)
     assert (found.anomalies > 0) is stops
@@ -164,25 +164,25 @@ def test_a_plan_leaves_out_what_an_audit_forbids_and_reports_it(tmp_path: Path) 
         assert len(remote_log.deletions.plan_local_retention(EVERYTHING, NOW)[0]) == 1
         assert len(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0]) == 1
 
-        remote_log.safety.put_verdict(verdict(1))
+        remote_log.safety.put_audit_result(result(1))
         plans, [finding] = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         assert plans == []
         assert mentions(finding.message, "audit", "topic orders")
         assert len(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0]) == 1
 
-        remote_log.safety.put_verdict(store_verdict(500, 500, 1, 1_000, deep=False))
+        remote_log.safety.put_audit_result(store_audit_result(500, 500, 1, 1_000, deep=False))
         expiries, [finding] = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
         assert expiries == []
         assert mentions(finding.message, "audit of the store")
 
 
-def test_a_verdict_that_comes_after_the_plan_is_obeyed(tmp_path: Path) -> None:
+def test_an_audit_result_that_comes_after_the_plan_is_obeyed(tmp_path: Path) -> None:
     topics = {"orders": {**ENABLED, "retention.bytes": 1, "local.retention.bytes": 0}}
     files = a_copied_remote_log(tmp_path, topics=topics)
     with files.open() as remote_log:
         trims, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         expiries, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
-        remote_log.safety.put_verdict(store_verdict(500, 500, 1, 1_000, deep=False))
+        remote_log.safety.put_audit_result(store_audit_result(500, 500, 1, 1_000, deep=False))
 
         assert "nothing refers to 500" in remote_log.deletions.enforce_local_retention(trims).failures[0].message
         done, [left] = remote_log.deletions.mark_expired(expiries, "expire")
