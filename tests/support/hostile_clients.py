@@ -20,6 +20,7 @@ from tiered_storage.gateway.allowed_apis import (
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
 )
+from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS, DELETE_TOPICS
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid, encode_uuid
 from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES, encode_request
 from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, IsolationLevel, fetch_request
@@ -53,7 +54,10 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-ASKED = (API_VERSIONS, DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH)
+ASKED = (
+    API_VERSIONS, DELETE_RECORDS, DELETE_TOPICS, DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, LIST_OFFSETS, METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+)  # fmt: skip
 KINDS = (*6 * [(FETCH, False)], *2 * [(LIST_OFFSETS, False)], *((each, True) for each in ASKED))
 """An API, and whether what follows the header is random."""
 SIZES = (0, 1, -1, 5000, (1 << 31) - 1)
@@ -104,7 +108,7 @@ HOSTILE = {
     "two gigabytes": struct.pack(">i", (1 << 31) - 1) + b"much",
     "a negative size": struct.pack(">i", -1),
     "HTTP": b"GET / HTTP/1.1\r\nHost: a-gateway\r\n\r\n",
-    "DeleteRecords": framed(struct.pack(">hhih", 21, 2, 1, -1) + b"\0"),
+    "DescribeQuorum": framed(struct.pack(">hhih", 55, 0, 1, -1) + b"\0"),
     "an unknown API": framed(struct.pack(">hhih", 999, 0, 1, -1)),
     "a version of the future": framed(struct.pack(">hhih", 1, 99, 1, -1)),
 }

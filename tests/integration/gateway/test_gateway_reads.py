@@ -18,7 +18,6 @@ from support.gateways import RunningGateway, copied_and_trimmed, fetch_until_ans
 from support.kafka_clients import CODECS, REQUEST_SECONDS, Isolation, send
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
-from tiered_storage.errors import ClusterRefusedError
 from tiered_storage.gateway.allowed_apis import FETCH
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.cluster import ClusterClient
@@ -434,11 +433,6 @@ def test_a_topic_created_again_has_nothing_of_the_earlier_one(site: LiveSite, ga
     client.delete_records(AGAIN, 0, 10)
 
     assert fetched(gateway, AGAIN, 0).error_code == OFFSET_OUT_OF_RANGE
-
-
-def test_a_request_that_would_leave_remote_records_in_place_is_not_offered(gateway: RunningGateway) -> None:
-    with wire(gateway) as client, pytest.raises(ClusterRefusedError, match="DeleteRecords"):
-        client.delete_records({TopicPartition(PLAIN, 0): 5})
 
 
 def listed(gateway: RunningGateway, spec: int, topic: str = PLAIN) -> ListedOffset:
