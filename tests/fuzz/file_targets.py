@@ -18,7 +18,7 @@ from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeI
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.time_index import TimeIndex
 from tiered_storage.kafka_log.indexes.transaction_index import (
-    AbortedTransaction,
+    AbortedTxn,
     TransactionIndex,
     encode_aborted_transactions,
 )
@@ -34,7 +34,7 @@ INT64_MAX = (1 << 63) - 1
 
 _file = MemoryFile()
 _TABLE = batch_table(1000, [Batch(3, 90, 5), Batch(1, 61, 9), Batch(4, 400, 7), Batch(2, 70, 12, gap=5)])
-_TRANSACTIONS = [AbortedTransaction(7, 1000, 1004, 1002), AbortedTransaction(8, 1002, 1009, 1010)]
+_TRANSACTIONS = [AbortedTxn(7, 1000, 1004, 1002), AbortedTxn(8, 1002, 1009, 1010)]
 _PRODUCERS = [
     ProducerSnapshotEntry(7, 0, 4, 1003, 2, 1_700_000_000_000, 3, -1),
     ProducerSnapshotEntry(8, 2, -1, -1, 0, -1, -1, 1001),

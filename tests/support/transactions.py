@@ -7,7 +7,7 @@ the offset after the marker.
 
 from __future__ import annotations
 
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
 from tiered_storage.kafka_log.records.record import Record
@@ -73,7 +73,7 @@ def next_offset(batches: bytes) -> int:
     return header.next_offset
 
 
-def committed_offsets(batches: bytes, aborted: tuple[AbortedTransaction, ...], start_offset: int) -> list[int]:
+def committed_offsets(batches: bytes, aborted: tuple[AbortedTxn, ...], start_offset: int) -> list[int]:
     """The offsets that a read_committed consumer makes of a fetch from `start_offset`: Kafka's clients do it so."""
     waiting = sorted(aborted, key=lambda transaction: transaction.first_offset)
     skipped: set[int] = set()
@@ -108,4 +108,4 @@ BEGINS_ANEW = (
 BEGINS_ANEW_INDEX = bytes.fromhex("0000 0000000000000001 0000000000000000 0000000000000001 000000000000000a")
 BEGUN_ANEW_ABORTED = marker(11, 1, ABORT) + marker(12, 3, COMMIT) + data(13)
 BEGUN_ANEW_ABORTED_INDEX = bytes.fromhex("0000 0000000000000001 0000000000000002 000000000000000b 000000000000000a")
-BEGUN_ANEW_ABORT = AbortedTransaction(1, 2, 11, 10)
+BEGUN_ANEW_ABORT = AbortedTxn(1, 2, 11, 10)

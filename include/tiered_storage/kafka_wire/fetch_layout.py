@@ -43,7 +43,7 @@ _DIVERGING_EPOCH, _CURRENT_LEADER = 0, 1
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction of `producer_id` whose records from `first_offset` on to its abort marker are aborted."""
+    """FetchResponse's AbortedTransaction: the records of `producer_id` from `first_offset` to its abort marker."""
 
     producer_id: int
     first_offset: int

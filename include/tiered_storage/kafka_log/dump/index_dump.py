@@ -21,7 +21,7 @@ from tiered_storage.kafka_log.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
 from tiered_storage.kafka_log.indexes.time_index import TimeIndex
-from tiered_storage.kafka_log.indexes.transaction_index import ENTRY_BYTES, AbortedTransaction, TransactionIndex
+from tiered_storage.kafka_log.indexes.transaction_index import ENTRY_BYTES, AbortedTxn, TransactionIndex
 from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
@@ -160,7 +160,7 @@ class _MarkerCheck:
         if self._checked < len(self._transactions):
             self._refuse("the entry points past the end of the log")
 
-    def _check(self, batches: BatchTable, row: int, transaction: AbortedTransaction) -> None:
+    def _check(self, batches: BatchTable, row: int, transaction: AbortedTxn) -> None:
         is_control = bool(batches.attributes[row] & CONTROL_BIT)
         if not is_control or batches.producer_id[row] != transaction.producer_id:
             self._refuse(f"no marker of producer {transaction.producer_id} is at offset {transaction.last_offset}")

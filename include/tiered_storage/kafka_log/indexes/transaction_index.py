@@ -45,8 +45,8 @@ ENTRY_BYTES = _ENTRY.size
 
 
 @dataclass(frozen=True, slots=True)
-class AbortedTransaction:
-    """One aborted transaction; all offsets are absolute, `last_offset` (inclusive) is the abort marker's."""
+class AbortedTxn:
+    """An entry of the index, Kafka's AbortedTxn; all offsets are absolute, `last_offset` (inclusive) is the abort marker's."""
 
     producer_id: int
     first_offset: int
@@ -60,10 +60,10 @@ class AbortedTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class AbortedTransactions:
+class TxnIndexSearchResult:
     """The result of a look-up; if `is_complete`, later segments have no more for its range of offsets."""
 
-    transactions: tuple[AbortedTransaction, ...]
+    transactions: tuple[AbortedTxn, ...]
     is_complete: bool
 
 
@@ -72,7 +72,7 @@ class TransactionIndex:
     """The transaction index of one segment in memory: 34 bytes per abort."""
 
     base_offset: int
-    transactions: tuple[AbortedTransaction, ...] = ()
+    transactions: tuple[AbortedTxn, ...] = ()
 
     @classmethod
     def read(cls, path: Path, base_offset: int) -> Self:
@@ -91,17 +91,17 @@ class TransactionIndex:
         whole = len(raw) // ENTRY_BYTES * ENTRY_BYTES
         if len(raw) != whole:
             raise CorruptIndexError(source, whole, f"{len(raw)} bytes are no whole number of entries")
-        transactions: list[AbortedTransaction] = []
+        transactions: list[AbortedTxn] = []
         lowest = base_offset
         for version, *fields in _ENTRY.iter_unpack(raw):
             position = len(transactions) * ENTRY_BYTES
-            entry = AbortedTransaction(*fields)
+            entry = AbortedTxn(*fields)
             _check(source, position, version, entry, lowest)
             transactions.append(entry)
             lowest = entry.last_offset + 1
         return cls(base_offset, tuple(transactions))
 
-    def collect_aborted(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+    def collect_aborted(self, start_offset: int, end_offset: int) -> TxnIndexSearchResult:
         """Return the aborted transactions with records in [`start_offset`, `end_offset`) that end in this segment.
 
         If the result is not complete, search the next segment's index as well.
@@ -111,38 +111,38 @@ class TransactionIndex:
             if transaction.last_offset >= start_offset and transaction.first_offset < end_offset:
                 found.append(transaction)
             if transaction.decided_up_to >= end_offset:
-                return AbortedTransactions(tuple(found), is_complete=True)
-        return AbortedTransactions(tuple(found), is_complete=False)
+                return TxnIndexSearchResult(tuple(found), is_complete=True)
+        return TxnIndexSearchResult(tuple(found), is_complete=False)
 
     def to_bytes(self) -> bytes:
         """Return the file's content."""
         return encode_aborted_transactions(self.transactions)
 
 
-def collect_aborted(indexes: Iterable[TransactionIndex], start_offset: int, end_offset: int) -> AbortedTransactions:
+def collect_aborted(indexes: Iterable[TransactionIndex], start_offset: int, end_offset: int) -> TxnIndexSearchResult:
     """Return the aborted transactions with records in [`start_offset`, `end_offset`).
 
     `indexes` are those of the segments from the one with `start_offset` on; only as many are taken as needed.
     """
-    found: list[AbortedTransaction] = []
+    found: list[AbortedTxn] = []
     for index in indexes:
         here = index.collect_aborted(start_offset, end_offset)
         found += here.transactions
         if here.is_complete:
-            return AbortedTransactions(tuple(found), is_complete=True)
-    return AbortedTransactions(tuple(found), is_complete=False)
+            return TxnIndexSearchResult(tuple(found), is_complete=True)
+    return TxnIndexSearchResult(tuple(found), is_complete=False)
 
 
-def read_sound_entries(path: Path, base_offset: int) -> tuple[AbortedTransaction, ...]:
+def read_sound_entries(path: Path, base_offset: int) -> tuple[AbortedTxn, ...]:
     """Return the entries of the file `path` that are valid each on its own, even if it is torn, corrupt or missing."""
     try:
         raw = read_small_file(path, MAX_INDEX_BYTES)
     except (FileNotFoundError, CorruptIndexError):
         return ()
-    found: list[AbortedTransaction] = []
+    found: list[AbortedTxn] = []
     for position in range(0, len(raw) - ENTRY_BYTES + 1, ENTRY_BYTES):
         version, *fields = _ENTRY.unpack_from(raw, position)
-        entry = AbortedTransaction(*fields)
+        entry = AbortedTxn(*fields)
         try:
             _check(path, position, version, entry, base_offset)
         except CorruptIndexError:
@@ -151,7 +151,7 @@ def read_sound_entries(path: Path, base_offset: int) -> tuple[AbortedTransaction
     return tuple(found)
 
 
-def encode_aborted_transactions(transactions: Sequence[AbortedTransaction]) -> bytes:
+def encode_aborted_transactions(transactions: Sequence[AbortedTxn]) -> bytes:
     """Return the bytes of these entries, one after the other."""
     return b"".join(
         _ENTRY.pack(VERSION, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
@@ -159,7 +159,7 @@ def encode_aborted_transactions(transactions: Sequence[AbortedTransaction]) -> b
     )
 
 
-def _check(source: Path | str, position: int, version: int, entry: AbortedTransaction, lowest: int) -> None:
+def _check(source: Path | str, position: int, version: int, entry: AbortedTxn, lowest: int) -> None:
     if version != VERSION:
         raise CorruptIndexError(source, position, f"entry version {version} is unknown: {VERSION} was expected")
     if entry.first_offset < 0 or entry.first_offset > entry.last_offset:
@@ -174,7 +174,7 @@ def _check(source: Path | str, position: int, version: int, entry: AbortedTransa
 class AbortedBatches:
     """Aborted transactions, for look-ups of many batches at once."""
 
-    def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
+    def __init__(self, transactions: Iterable[AbortedTxn]) -> None:
         """Take them in any order; those of one producer may overlap."""
         spans: dict[int, list[tuple[int, int]]] = {}
         for each in sorted(transactions, key=lambda each: each.first_offset):

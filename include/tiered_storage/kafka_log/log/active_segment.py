@@ -17,7 +17,7 @@ from tiered_storage.kafka_log.files.small_files import holds, replace_file
 from tiered_storage.kafka_log.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from tiered_storage.kafka_log.kernels.constants import INT32_MAX
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.recovery.index_rebuild import write_transaction_index
@@ -93,7 +93,7 @@ class ActiveSegment:
         if len(self._gathered) >= WRITE_BYTES:
             self.write_out()
 
-    def add_aborted(self, transaction: AbortedTransaction) -> None:
+    def add_aborted(self, transaction: AbortedTxn) -> None:
         """Add a transaction whose abort marker was the last appended batch."""
         self._aborted.append(transaction)
 

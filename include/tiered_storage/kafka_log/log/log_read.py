@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 
 
 class Isolation(Enum):
@@ -31,7 +31,7 @@ class LogReadInfo:
     """
 
     batches: bytes
-    aborted: tuple[AbortedTransaction, ...]
+    aborted: tuple[AbortedTxn, ...]
     log_start_offset: int
     last_stable_offset: int
     high_watermark: int

@@ -13,7 +13,7 @@ from operator import attrgetter
 from tiered_storage.clock import Clock
 from tiered_storage.kafka_log.files.log_segment import LogSegment, Report, SegmentDeletion
 from tiered_storage.kafka_log.files.small_files import sync_directory
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn, TransactionIndex, collect_aborted
 from tiered_storage.kafka_log.log.active_segment import ActiveSegment
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.recovery.segment_recovery import RecoveredSegment, recover_segment, truncate_log_file
@@ -78,9 +78,7 @@ class LogSegments:
         latest = self._latest_record_timestamp(segment, confirmed=confirmed)
         return latest if latest >= 0 else segment.log_path.stat().st_mtime_ns // 1_000_000
 
-    def append(
-        self, batch: bytes | bytearray | memoryview, header: RecordBatch, aborted: AbortedTransaction | None
-    ) -> None:
+    def append(self, batch: bytes | bytearray | memoryview, header: RecordBatch, aborted: AbortedTxn | None) -> None:
         """Append `batch` to the active segment, which has room for it, with the transaction that it aborts."""
         self._active.append(batch, header)
         if aborted is not None:
@@ -119,7 +117,7 @@ class LogSegments:
                 break
         return None
 
-    def aborted(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+    def aborted(self, start_offset: int, end_offset: int) -> tuple[AbortedTxn, ...]:
         """Return the aborted transactions with records in [`start_offset`, `end_offset`)."""
         return collect_aborted(self._transaction_indexes(start_offset), start_offset, end_offset).transactions
 

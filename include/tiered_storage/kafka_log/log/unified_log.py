@@ -21,7 +21,7 @@ from tiered_storage.kafka_log.files.log_segment import (
 )
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, read_topic_id
 from tiered_storage.kafka_log.files.topic_partition import parse_partition_directory
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.kernels.constants import HIGHEST_OFFSET
 from tiered_storage.kafka_log.log.log_append import PlacedBatch
 from tiered_storage.kafka_log.log.log_config import LogConfig
@@ -172,7 +172,7 @@ class UnifiedLog:
             Isolation.READ_COMMITTED: self.last_stable_offset,
         }[isolation]
         found = self._segments.read(offset, max_bytes, end)
-        aborted: tuple[AbortedTransaction, ...] = ()
+        aborted: tuple[AbortedTxn, ...] = ()
         if found and isolation is Isolation.READ_COMMITTED:
             aborted = self._segments.aborted(offset, found.next_offset)
         return LogReadInfo(

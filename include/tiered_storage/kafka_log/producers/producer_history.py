@@ -21,7 +21,7 @@ from threading import Lock
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from tiered_storage.kafka_log.producers.producer_snapshot_files import latest_snapshot
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
@@ -114,7 +114,7 @@ class ProducerHistory:
         return found if snapshot is None else KnownProducers(*snapshot)
 
 
-def follow(state: ProducerState, path: Path | str, window: memoryview, batches: BatchTable) -> list[AbortedTransaction]:
+def follow(state: ProducerState, path: Path | str, window: memoryview, batches: BatchTable) -> list[AbortedTxn]:
     """Let `state` take the next batches of the log `path`, whose bytes are `window` and are not going to be cut off.
 
     Returns the transactions that they abort. Keeps only as much of the producers as the module docstring promises.

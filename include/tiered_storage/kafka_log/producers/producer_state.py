@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.kafka_log.producers.producer_entry import BATCHES_KEPT, NO_OFFSET, AppendedBatch, ProducerEntry
 from tiered_storage.kafka_log.producers.producer_runs import ProducerRun, producer_runs
@@ -130,7 +130,7 @@ class ProducerState:
         entry = self._known_or_new(producer_id)
         entry.check_marker(marker, epoch, partition, transaction_version=transaction_version)
 
-    def add_batch(self, batch: RecordBatch, marker: EndTransactionMarker | None = None) -> AbortedTransaction | None:
+    def add_batch(self, batch: RecordBatch, marker: EndTransactionMarker | None = None) -> AbortedTxn | None:
         """Add the next batch of the log, with the end marker that it holds; return the transaction that it aborts."""
         aborted = None
         if batch.has_producer:
@@ -143,7 +143,7 @@ class ProducerState:
         self.end_offset = batch.next_offset
         return aborted
 
-    def feed(self, path: Path | str, window: memoryview, batches: BatchTable) -> list[AbortedTransaction]:
+    def feed(self, path: Path | str, window: memoryview, batches: BatchTable) -> list[AbortedTxn]:
         """Take the next batches of the log `path`, whose bytes are `window`; those below `end_offset` are known.
 
         Returns the transactions that they abort. Raises CorruptRecordError if an end marker cannot be read.
@@ -226,9 +226,7 @@ class ProducerState:
         if len(self._begun) > 2 * len(self._open) + _BEGUN_SPARE:
             self._begun = sorted(self._open)
 
-    def _end(
-        self, producer_id: int, epoch: int, offset: int, marker: EndTransactionMarker
-    ) -> AbortedTransaction | None:
+    def _end(self, producer_id: int, epoch: int, offset: int, marker: EndTransactionMarker) -> AbortedTxn | None:
         first_offset = self._entry(producer_id).add_marker(marker, epoch)
         if first_offset is None:
             return None
@@ -237,11 +235,9 @@ class ProducerState:
         if not marker.is_abort:
             return None
         undecided = self.first_undecided_offset
-        return AbortedTransaction(producer_id, first_offset, offset, offset + 1 if undecided is None else undecided)
+        return AbortedTxn(producer_id, first_offset, offset, offset + 1 if undecided is None else undecided)
 
-    def _feed_control(
-        self, path: Path | str, window: memoryview, batches: BatchTable, row: int
-    ) -> AbortedTransaction | None:
+    def _feed_control(self, path: Path | str, window: memoryview, batches: BatchTable, row: int) -> AbortedTxn | None:
         marker = marker_at(path, window, batches, row)
         if marker is None:
             return None

@@ -27,7 +27,7 @@ from dataclasses import replace
 from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError
 from tiered_storage.kafka_log.indexes.transaction_index import (
     ENTRY_BYTES,
-    AbortedTransaction,
+    AbortedTxn,
     TransactionIndex,
     encode_aborted_transactions,
 )
@@ -71,7 +71,7 @@ class ProducerFiles:
         self._readable_from = readable_from
         self._seen_from = known.seen_from
         self._state = known.state()
-        self._aborted: list[AbortedTransaction] = []
+        self._aborted: list[AbortedTxn] = []
         self._abort_markers: set[tuple[int, int]] = set()
         """Producer id and offset of each; collected only if not all producers are known."""
         self._contradictions = 0
@@ -164,14 +164,14 @@ class ProducerFiles:
         self.lacks_snapshot = True
         return None if self._seen_from is not None else encode_producer_snapshot(self._state.snapshot())
 
-    def _checked(self, index: TransactionIndex | None) -> Sequence[AbortedTransaction]:
+    def _checked(self, index: TransactionIndex | None) -> Sequence[AbortedTxn]:
         """Return the file's entries that the batches do not contradict, with the last stable offsets to send."""
         path = self._segment.transaction_index.name
         if index is None:
             raise InvalidLogDirectoryError(f"{path} is missing, though the segment has abort markers")
         found = index.transactions
         of_log = {entry.last_offset: entry for entry in self._aborted}
-        entries: list[AbortedTransaction] = []
+        entries: list[AbortedTxn] = []
         for entry in found:
             logged = of_log.pop(entry.last_offset, None)
             if not self._is_true(entry, logged):
@@ -183,7 +183,7 @@ class ProducerFiles:
             raise self._contradiction(path, len(found) * ENTRY_BYTES, f"it lacks an abort that the log has: {lacking}")
         return entries
 
-    def _tell_of_lacking(self, entries: Sequence[AbortedTransaction]) -> None:
+    def _tell_of_lacking(self, entries: Sequence[AbortedTxn]) -> None:
         """Report aborts without an entry whose transactions may have records in the store before the known part.
 
         Most of them have no records at all. It ignores a file without any entry, which states just that.
@@ -210,7 +210,7 @@ class ProducerFiles:
                 "aborted records: compare the file with that of another replica"
             )
 
-    def _is_true(self, entry: AbortedTransaction, of_log: AbortedTransaction | None) -> bool:
+    def _is_true(self, entry: AbortedTxn, of_log: AbortedTxn | None) -> bool:
         """Return whether `entry` equals the log's, `of_log`, or can describe a time that the log no longer shows."""
         began_before = entry.first_offset < (self._seen_from or 0)
         if of_log is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tiered_storage.errors import CorruptIndexError
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.producers.transaction_state import OpenTransactions
@@ -38,7 +38,7 @@ class AbortedTransactionSearch:
 
     async def find(
         self, view: PartitionView, table: BatchTable, start_offset: int, end_offset: int, deadline: FetchDeadline
-    ) -> tuple[AbortedTransaction, ...]:
+    ) -> tuple[AbortedTxn, ...]:
         """Return the aborted transactions with records in [`start_offset`, `end_offset`), in order of first offset.
 
         `table` has the headers of the batches there: if none is transactional, no index is read. Raises
@@ -47,7 +47,7 @@ class AbortedTransactionSearch:
         is_data = (table.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
         if not is_data.any():
             return ()
-        found: set[AbortedTransaction] = set()
+        found: set[AbortedTxn] = set()
         # If another transaction is open, a marker may be after the last stable offset.
         log_end = view.end_offset(Isolation.READ_UNCOMMITTED)
         at = start_offset

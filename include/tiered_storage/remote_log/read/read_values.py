@@ -9,7 +9,7 @@ from enum import IntEnum, StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedBatches, AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedBatches, AbortedTxn
 from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.records.batch_table import BatchTable
@@ -89,7 +89,7 @@ class FetchedBatches:
     source: str
     source_position: int
     table: BatchTable = field(repr=False)
-    aborted: tuple[AbortedTransaction, ...] = ()
+    aborted: tuple[AbortedTxn, ...] = ()
 
     def records(self, *, with_control: bool = False) -> Iterator[Record]:
         """Yield the valid records, without those of aborted transactions; markers only `with_control`."""

@@ -28,7 +28,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, encode_leader_epochs
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, encode_aborted_transactions
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn, encode_aborted_transactions
 from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producers.producer_snapshot import encode_producer_snapshot, parse_producer_snapshot
 from tiered_storage.kafka_log.records.control_record import abort_markers
@@ -175,7 +175,7 @@ class _Rebuilt:
     indexes: IndexBuilder
     limit: RateLimit
     notices: list[str] = field(default_factory=list)
-    _aborted: list[AbortedTransaction] = field(default_factory=list)
+    _aborted: list[AbortedTxn] = field(default_factory=list)
     _abort_markers: int = 0
 
     def data(self, remote: RemoteIndexBuilder) -> LogSegmentData:

@@ -24,7 +24,7 @@ import numpy as np
 from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.kafka_log.indexes.transaction_index import (
     AbortedBatches,
-    AbortedTransaction,
+    AbortedTxn,
     TransactionIndex,
     collect_aborted,
 )
@@ -73,7 +73,7 @@ class StoredTransactions:
         """Return the first offset of the earliest transaction that is open at the end of all segments."""
         return min(self.at_end_of(len(self._segments) - 1).values(), default=None) if self._segments else None
 
-    def aborted_in(self, number: int) -> tuple[AbortedTransaction, ...]:
+    def aborted_in(self, number: int) -> tuple[AbortedTxn, ...]:
         """Return the aborted transactions with records in the segment of that number. Raises as `at_end_of`."""
         segment = self._segments[number]
 
@@ -85,7 +85,7 @@ class StoredTransactions:
 
         return collect_aborted(indexes(), segment.start_offset, segment.end_offset + 1).transactions
 
-    def lost_in_gaps(self) -> Iterator[AbortedTransaction]:
+    def lost_in_gaps(self) -> Iterator[AbortedTxn]:
         """Yield the transactions that may have been aborted in a gap, as aborted, up to its end."""
         for number in range(1, len(self._segments)):
             if not self._is_behind_gap(number):
@@ -97,7 +97,7 @@ class StoredTransactions:
             for producer_id, first in self.at_end_of(number - 1).items():
                 if (producer_id, first) not in still_open | aborted:
                     last = segment.start_offset - 1
-                    yield AbortedTransaction(producer_id, first, last, last + 1)
+                    yield AbortedTxn(producer_id, first, last, last + 1)
 
     def _index(self, number: int) -> TransactionIndex:
         """Return that segment's index, limited to the markers that are taken of it."""

@@ -35,8 +35,7 @@ from tiered_storage.kafka_log.files.topic_partition import partition_directory_n
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction as IndexedAbort
-from tiered_storage.kafka_log.indexes.transaction_index import encode_aborted_transactions
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn, encode_aborted_transactions
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, INT32_MAX
 from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, encode_producer_snapshot
@@ -385,7 +384,7 @@ class _SegmentBeingCut:
         self._opened_at = clock()
         self._first_timestamp: int | None = None
         self._indexes = IndexBuilder(files.base_offset, rules.index_interval_bytes)
-        self._aborted: list[IndexedAbort] = []
+        self._aborted: list[AbortedTxn] = []
         if spare is not None:
             spare.rename(files.log_path)
         self._descriptor = os.open(files.log_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -403,7 +402,7 @@ class _SegmentBeingCut:
             rolls[0], room = False, max(room, 1)
         return min(int(rolls.argmax()) if rolls.any() else len(batches), room)
 
-    def append(self, records: memoryview, batches: BatchTable, aborted: Sequence[IndexedAbort]) -> None:
+    def append(self, records: memoryview, batches: BatchTable, aborted: Sequence[AbortedTxn]) -> None:
         """Append `batches`, whose bytes are `records`, and the transactions that they abort. Raises OSError."""
         if self._first_timestamp is None:
             self._first_timestamp = int(batches.max_timestamp[0])

@@ -21,7 +21,7 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
 )
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import Finding, PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
@@ -45,7 +45,7 @@ class TableRange:
     segment: RemoteLogSegmentMetadata
     start_offset: int
     end_offset: int
-    aborted: tuple[AbortedTransaction, ...] = ()
+    aborted: tuple[AbortedTxn, ...] = ()
 
     @property
     def size(self) -> int:
@@ -330,9 +330,9 @@ def _taken(
     every: Sequence[RestoredSegment],
     chosen: _Chosen,
     transactions: StoredTransactions | None,
-    lost: frozenset[AbortedTransaction],
+    lost: frozenset[AbortedTxn],
 ) -> Iterator[TableRange]:
-    def aborted(number: int) -> tuple[AbortedTransaction, ...]:
+    def aborted(number: int) -> tuple[AbortedTxn, ...]:
         return () if transactions is None else (*transactions.aborted_in(number), *lost)
 
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:

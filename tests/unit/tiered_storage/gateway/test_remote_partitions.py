@@ -13,11 +13,11 @@ from support.transactions import data
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.remote_partitions import ReadKey, RemotePartitions, RemoteRead, skipped_offsets
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.records.batch_header import check_crc, read_batch_header
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
-from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction as Aborted
+from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
@@ -28,7 +28,7 @@ PARTITION = TopicIdPartition("a cluster", "AAAAAAAAAAAAAAAAAAAABw", 0, "orders")
 KEY = ReadKey(1, PARTITION, Isolation.READ_UNCOMMITTED)
 
 
-def fetched(batches: list[bytes], start: int, end: int, aborted: tuple[AbortedTransaction, ...] = ()) -> FetchedBatches:
+def fetched(batches: list[bytes], start: int, end: int, aborted: tuple[AbortedTxn, ...] = ()) -> FetchedBatches:
     """Batches as a reader gives them, somewhere in an object."""
     content = b"".join(batches)
     table, _ = SegmentScanner("an object", 0, start_position=5000).feed(memoryview(content))
@@ -101,7 +101,7 @@ def test_a_batch_that_is_too_large_waits_unless_it_must_come_whole() -> None:
 
 def test_aborted_transactions_are_those_of_the_taken_batches() -> None:
     batches = [data(0, 7, 0, transactional=True), data(1, 8, 0, transactional=True), data(2)]
-    aborted = (AbortedTransaction(7, 0, 5, 6), AbortedTransaction(8, 1, 4, 6))
+    aborted = (AbortedTxn(7, 0, 5, 6), AbortedTxn(8, 1, 4, 6))
 
     async def work() -> None:
         read = RemoteRead(given_batches(fetched(batches, 0, 3, aborted)), 0, 3)
@@ -110,8 +110,8 @@ def test_aborted_transactions_are_those_of_the_taken_batches() -> None:
         rest = read.take(1 << 20, whole=True)
         assert first is not None
         assert rest is not None
-        assert first.aborted == (Aborted(7, 0),)
-        assert rest.aborted == (Aborted(7, 0), Aborted(8, 1))
+        assert first.aborted == (AbortedTransaction(7, 0),)
+        assert rest.aborted == (AbortedTransaction(7, 0), AbortedTransaction(8, 1))
 
     run(work)
 

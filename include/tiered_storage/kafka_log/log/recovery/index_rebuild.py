@@ -24,7 +24,7 @@ from tiered_storage.kafka_log.files.log_segment import (
 from tiered_storage.kafka_log.files.small_files import holds, replace_file
 from tiered_storage.kafka_log.indexes.index_builder import INDEX_INTERVAL_BYTES, IndexBuilder
 from tiered_storage.kafka_log.indexes.transaction_index import (
-    AbortedTransaction,
+    AbortedTxn,
     TransactionIndex,
     encode_aborted_transactions,
 )
@@ -99,7 +99,7 @@ def rebuild_next_indexes(segment: LogSegment, producers: ProducerState, index_in
     Raises CorruptRecordError if one of its batches is broken.
     """
     indexes = IndexBuilder(segment.base_offset, index_interval_bytes)
-    aborted: list[AbortedTransaction] = []
+    aborted: list[AbortedTxn] = []
     before = RetainedAborts(segment, producers.seen_from)
     for window, batches in iterate_segment(segment.log_path, segment.base_offset):
         indexes.append(batches)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, read_sound_entries
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn, read_sound_entries
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.control_record import abort_markers
 
@@ -30,7 +30,7 @@ class RetainedAborts:
         self._seen_from = seen_from or 0
         found = read_sound_entries(segment.transaction_index_path, segment.base_offset) if seen_from else ()
         self._written = {entry.last_offset: entry for entry in found}
-        self._kept: dict[int, AbortedTransaction] = {}
+        self._kept: dict[int, AbortedTxn] = {}
 
     def feed(self, window: memoryview, batches: BatchTable) -> None:
         """Take the segment's next batches, whose bytes are `window`.
@@ -44,12 +44,12 @@ class RetainedAborts:
             if entry is not None and entry.producer_id == producer_id:
                 self._kept[offset] = entry
 
-    def joined_with(self, aborted: Sequence[AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
+    def joined_with(self, aborted: Sequence[AbortedTxn]) -> tuple[AbortedTxn, ...]:
         """Return the whole index; `aborted` are the entries from the batches, in the order of their markers."""
         if not self._kept:
             return tuple(aborted)
         of_log = {entry.last_offset: entry for entry in aborted}
-        entries: list[AbortedTransaction] = []
+        entries: list[AbortedTxn] = []
         earliest: int | None = None
         for offset in sorted({*self._kept, *of_log}, reverse=True):
             entry = self._chosen(self._kept.get(offset), of_log.get(offset))
@@ -61,9 +61,7 @@ class RetainedAborts:
             earliest = entry.first_offset if earliest is None else min(earliest, entry.first_offset)
         return tuple(reversed(entries))
 
-    def _chosen(
-        self, written: AbortedTransaction | None, of_log: AbortedTransaction | None
-    ) -> AbortedTransaction | None:
+    def _chosen(self, written: AbortedTxn | None, of_log: AbortedTxn | None) -> AbortedTxn | None:
         if written is None:
             return of_log
         began_before = written.first_offset < self._seen_from

@@ -11,7 +11,7 @@ from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.kernels.constants import LOG_OVERHEAD
 from tiered_storage.kafka_log.log.recovery.retained_aborts import RetainedAborts
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
@@ -35,7 +35,7 @@ class RecoveredSegment:
     first_timestamp: int | None
     indexes: IndexBuilder
     epochs: tuple[EpochEntry, ...]
-    aborted: tuple[AbortedTransaction, ...]
+    aborted: tuple[AbortedTxn, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def recover_segment(
     next_offset = segment.base_offset
     first_timestamp: int | None = None
     epochs: list[EpochEntry] = []
-    aborted: list[AbortedTransaction] = []
+    aborted: list[AbortedTxn] = []
     earlier = RetainedAborts(segment, producers.seen_from)
     # The checksums have just been verified, up to this length.
     sound = iterate_segment(segment.log_path, segment.base_offset, end_position=length, verify_crc=False)

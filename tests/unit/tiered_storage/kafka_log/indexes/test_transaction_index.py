@@ -16,9 +16,9 @@ from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.indexes.transaction_index import (
     ENTRY_BYTES,
     AbortedBatches,
-    AbortedTransaction,
-    AbortedTransactions,
+    AbortedTxn,
     TransactionIndex,
+    TxnIndexSearchResult,
     collect_aborted,
 )
 from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT, TRANSACTIONAL_BIT
@@ -34,7 +34,7 @@ def indexes(draw: st.DrawFn) -> TransactionIndex:
     for _ in range(draw(st.integers(0, 6))):
         last_offset += draw(st.integers(1, 20))
         transactions.append(
-            AbortedTransaction(
+            AbortedTxn(
                 draw(st.integers(0, 2**63 - 1)),
                 draw(st.integers(0, last_offset)),
                 last_offset,
@@ -64,7 +64,7 @@ def test_an_entry_has_kafkas_bytes(path: Path) -> None:
 
     index = TransactionIndex.read(path, 10)
 
-    assert index == TransactionIndex(10, (AbortedTransaction(1000, 5, 20, 7),))
+    assert index == TransactionIndex(10, (AbortedTxn(1000, 5, 20, 7),))
     assert index.to_bytes() == BY_HAND
 
 
@@ -73,7 +73,7 @@ def test_an_index_that_a_follower_wrote_for_a_whole_fetch_is_read(path: Path) ->
 
     index = TransactionIndex.read(path, 0)
 
-    assert index == TransactionIndex(0, (AbortedTransaction(7, 0, 1, 10),))
+    assert index == TransactionIndex(0, (AbortedTxn(7, 0, 1, 10),))
     assert index.to_bytes() == OTHER_BEGINS_LATER_INDEX
 
 
@@ -118,13 +118,13 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_a_look_up_continues_into_later_segments_until_nothing_before_can_be_aborted_any_more() -> None:
-    first = TransactionIndex(0, (AbortedTransaction(1, 2, 8, 4), AbortedTransaction(2, 4, 9, 5)))
-    second = TransactionIndex(10, (AbortedTransaction(3, 5, 12, 13),))
-    third = TransactionIndex(20, (AbortedTransaction(4, 21, 25, 26),))
+    first = TransactionIndex(0, (AbortedTxn(1, 2, 8, 4), AbortedTxn(2, 4, 9, 5)))
+    second = TransactionIndex(10, (AbortedTxn(3, 5, 12, 13),))
+    third = TransactionIndex(20, (AbortedTxn(4, 21, 25, 26),))
 
-    assert first.collect_aborted(0, 3) == AbortedTransactions(first.transactions[:1], is_complete=True)
-    assert first.collect_aborted(0, 10) == AbortedTransactions(first.transactions, is_complete=False)
-    assert first.collect_aborted(9, 10) == AbortedTransactions(first.transactions[1:], is_complete=False)
+    assert first.collect_aborted(0, 3) == TxnIndexSearchResult(first.transactions[:1], is_complete=True)
+    assert first.collect_aborted(0, 10) == TxnIndexSearchResult(first.transactions, is_complete=False)
+    assert first.collect_aborted(9, 10) == TxnIndexSearchResult(first.transactions[1:], is_complete=False)
 
     asked: list[int] = []
 
@@ -134,7 +134,7 @@ def test_a_look_up_continues_into_later_segments_until_nothing_before_can_be_abo
             yield index
 
     found = collect_aborted(all_indexes(), 0, 10)  # type: ignore[arg-type]
-    assert found == AbortedTransactions((*first.transactions, *second.transactions), is_complete=True)
+    assert found == TxnIndexSearchResult((*first.transactions, *second.transactions), is_complete=True)
     assert asked == [0, 10]
     assert not collect_aborted([first, second], 0, 30).is_complete
 
@@ -148,8 +148,8 @@ def test_a_look_up_stops_at_no_offset_after_a_marker(tmp_path: Path) -> None:
         indexes.append(TransactionIndex.read(path, base_offset))
 
     assert not indexes[0].collect_aborted(2, 10).is_complete
-    assert collect_aborted(indexes, 2, 10) == AbortedTransactions((BEGUN_ANEW_ABORT,), is_complete=True)
-    assert indexes[0].collect_aborted(0, 2) == AbortedTransactions(indexes[0].transactions, is_complete=True)
+    assert collect_aborted(indexes, 2, 10) == TxnIndexSearchResult((BEGUN_ANEW_ABORT,), is_complete=True)
+    assert indexes[0].collect_aborted(0, 2) == TxnIndexSearchResult(indexes[0].transactions, is_complete=True)
 
 
 producers = st.integers(0, 2)
@@ -167,7 +167,7 @@ def test_a_batch_is_held_if_any_transaction_of_its_producer_spans_it(
     for row, (producer_id, bits, count) in enumerate(rows):
         table.base_offset[row], table.producer_id[row], table.attributes[row] = offset, producer_id, bits
         offset += count
-    transactions = [AbortedTransaction(each, first, first + size, first + size + 1) for each, first, size in spans]
+    transactions = [AbortedTxn(each, first, first + size, first + size + 1) for each, first, size in spans]
 
     expected = [
         bits == TRANSACTIONAL_BIT

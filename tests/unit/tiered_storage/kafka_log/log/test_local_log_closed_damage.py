@@ -12,7 +12,7 @@ from support.transactions import ABORT, COMMIT, data
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.log.recovery import leader_epoch_recovery
@@ -110,7 +110,7 @@ def test_a_transaction_that_was_open_before_the_damage_stays_open(tmp_path: Path
         marker = reopened.append_end_marker(20, 0, kind)
         assert reopened.last_stable_offset == end + 2
         aborted = reopened.fetch(0, SIZE, Isolation.READ_COMMITTED).aborted
-        assert aborted == ((AbortedTransaction(20, 0, marker, marker + 1),) if kind is ABORT else ())
+        assert aborted == ((AbortedTxn(20, 0, marker, marker + 1),) if kind is ABORT else ())
 
 
 def in_epochs(directory: Path, epochs: list[int]) -> LocalLog:

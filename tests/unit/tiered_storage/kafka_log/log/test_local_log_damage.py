@@ -22,7 +22,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.files.directory_lock import ensure_unlocked
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.log import log_segments
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_read import Isolation
@@ -123,7 +123,7 @@ class Sound:
     files: Mapping[str, bytes]
     producers: tuple[ProducerSnapshotEntry, ...]
     leader_epochs: tuple[EpochEntry, ...]
-    aborted: tuple[AbortedTransaction, ...]
+    aborted: tuple[AbortedTxn, ...]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from support.transactions import (
 )
 from tiered_storage.errors import ConfigurationError, CorruptRecordError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_read import Isolation
@@ -56,7 +56,7 @@ def test_a_followers_log_has_the_same_transactions_as_its_leaders(tmp_path: Path
         assert follower.producers == leader.producers
         assert follower.last_stable_offset == leader.last_stable_offset == 8
         for log in (leader, follower):
-            assert log.fetch(0, 1, Isolation.READ_COMMITTED).aborted == (AbortedTransaction(1, 0, 6, 7),)
+            assert log.fetch(0, 1, Isolation.READ_COMMITTED).aborted == (AbortedTxn(1, 0, 6, 7),)
 
 
 def test_index_entries_of_whole_fetches_hide_no_later_abort(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tiered_storage.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_read import Isolation
@@ -145,7 +145,7 @@ def test_an_abort_over_a_segments_border_is_found_by_who_reads_before_it(tmp_pat
 
         assert [segment.base_offset for segment in log.segments] == [0, 3, 6]
         assert [segment.has_transaction_index() for segment in log.segments] == [False, False, False]
-        aborted = AbortedTransaction(1, 0, 6, 5)
+        aborted = AbortedTxn(1, 0, 6, 5)
         for offset in (0, 1, 3):
             fetched = log.fetch(offset, 10_000, Isolation.READ_COMMITTED)
             assert fetched.aborted == (() if offset == 3 and fetched.batches == b"" else (aborted,))
@@ -205,7 +205,7 @@ def test_producers_and_open_transactions_survive_a_close_and_a_crash(tmp_path: P
 
     with LocalLog.open(log.directory, THREE_IN_A_SEGMENT, clock=lambda: NOW) as reopened:
         assert reopened.producers == known
-        assert reopened.fetch(0, 1, Isolation.READ_COMMITTED).aborted == (AbortedTransaction(1, 0, 8, 9),)
+        assert reopened.fetch(0, 1, Isolation.READ_COMMITTED).aborted == (AbortedTxn(1, 0, 8, 9),)
 
 
 def test_a_snapshot_is_written_at_each_roll_and_at_the_end(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.files.directory_lock import ensure_unlocked
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from tiered_storage.kafka_log.log import log_segments
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
@@ -90,7 +90,7 @@ def test_an_abort_that_is_cut_off_leaves_its_transaction_open(tmp_path: Path) ->
         assert not log.segments[0].has_transaction_index()
         log.append(records())
         log.append_end_marker(1, 0, ABORT)
-        assert log.fetch(0, 1, Isolation.READ_COMMITTED).aborted == (AbortedTransaction(1, 0, 2, 3),)
+        assert log.fetch(0, 1, Isolation.READ_COMMITTED).aborted == (AbortedTxn(1, 0, 2, 3),)
 
 
 def test_cutting_after_the_end_changes_nothing(tmp_path: Path) -> None:

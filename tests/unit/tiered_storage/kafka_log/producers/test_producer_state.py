@@ -14,7 +14,7 @@ from support.counted_calls import python_calls
 from support.records import Batch, batch_table, windows
 from support.transactions import ABORT, COMMIT, TIME, data, marker
 from tiered_storage.errors import CorruptRecordError, OutOfOrderSequenceError
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.batch_header import read_batch_header
@@ -27,7 +27,7 @@ from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 PATH = Path("00000000000000000000.log")
 
 
-def fed(batches: Sequence[bytes], state: ProducerState | None = None) -> tuple[ProducerState, list[AbortedTransaction]]:
+def fed(batches: Sequence[bytes], state: ProducerState | None = None) -> tuple[ProducerState, list[AbortedTxn]]:
     """The state after `batches`, taken as one window, and the transactions that they abort."""
     state = state or ProducerState(0)
     window = memoryview(b"".join(batches))
@@ -35,7 +35,7 @@ def fed(batches: Sequence[bytes], state: ProducerState | None = None) -> tuple[P
     return state, state.feed(PATH, window, table)
 
 
-def added(batches: Sequence[bytes]) -> tuple[ProducerState, list[AbortedTransaction]]:
+def added(batches: Sequence[bytes]) -> tuple[ProducerState, list[AbortedTxn]]:
     """The same, taken one by one."""
     state = ProducerState(0)
     aborted = []
@@ -89,7 +89,7 @@ def test_an_abort_has_the_last_stable_offset_after_it() -> None:
         ]
     )
 
-    assert aborted == [AbortedTransaction(2, 1, 2, 0), AbortedTransaction(1, 0, 3, 4)]
+    assert aborted == [AbortedTxn(2, 1, 2, 0), AbortedTxn(1, 0, 3, 4)]
 
 
 def test_an_abort_of_a_transaction_from_before_is_known_by_its_snapshot() -> None:
@@ -98,7 +98,7 @@ def test_an_abort_of_a_transaction_from_before_is_known_by_its_snapshot() -> Non
 
     _, aborted = fed([marker(50, 1, ABORT)], state)
 
-    assert aborted == [AbortedTransaction(1, 41, 50, 51)]
+    assert aborted == [AbortedTxn(1, 41, 50, 51)]
 
 
 def test_control_batches_that_say_nothing_of_transactions_change_nothing() -> None:

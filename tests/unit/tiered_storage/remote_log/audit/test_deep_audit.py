@@ -11,7 +11,7 @@ import pytest
 from support.remote_logs import RemoteLogFiles, a_copied_remote_log, flip_bit, segments_of
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, encode_leader_epochs
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, encode_aborted_transactions
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn, encode_aborted_transactions
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, encode_producer_snapshot
 from tiered_storage.remote_log.audit.deep_audit import audit_segment
@@ -180,7 +180,7 @@ def test_a_lineage_that_is_not_the_segments_is_found(files: RemoteLogFiles) -> N
 
 def test_aborts_that_no_marker_ends_and_producers_of_the_future_are_found(files: RemoteLogFiles) -> None:
     def change(contents: Contents) -> None:
-        contents[IndexKind.TRANSACTION] = encode_aborted_transactions([AbortedTransaction(7, 10, 12, 13)])
+        contents[IndexKind.TRANSACTION] = encode_aborted_transactions([AbortedTxn(7, 10, 12, 13)])
         producer = ProducerSnapshotEntry(7, 0, 1, 99, 0, 5, -1, -1)
         contents[IndexKind.PRODUCER_SNAPSHOT] = encode_producer_snapshot([producer])
 

@@ -36,7 +36,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.indexes.transaction_index import (
     ENTRY_BYTES,
-    AbortedTransaction,
+    AbortedTxn,
     TransactionIndex,
     encode_aborted_transactions,
 )
@@ -414,7 +414,7 @@ def test_the_log_suffices_if_the_store_has_nothing_before_it(
 
     outcome = copied(segment, storage, readable_from=1)
 
-    expected = encode_aborted_transactions([AbortedTransaction(7, 2, 3, 4)])
+    expected = encode_aborted_transactions([AbortedTxn(7, 2, 3, 4)])
     assert fetched(outcome, storage, IndexKind.TRANSACTION) == expected
     [message] = outcome.damages
     assert str(segment.transaction_index_path) in message

@@ -14,7 +14,7 @@ from support.local_logs import NOW, TOPIC_ID, records
 from support.transactions import ABORT, COMMIT, data, marker
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.indexes.transaction_index import (
-    AbortedTransaction,
+    AbortedTxn,
     TransactionIndex,
     encode_aborted_transactions,
 )
@@ -26,8 +26,8 @@ from tiered_storage.kafka_log.log.recovery.retained_aborts import RetainedAborts
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
-BEFORE = AbortedTransaction(20, 0, 3, 4)
-WITHIN = AbortedTransaction(21, 4, 5, 6)
+BEFORE = AbortedTxn(20, 0, 3, 4)
+WITHIN = AbortedTxn(21, 4, 5, 6)
 INDEXES = {".index", ".timeindex"}
 
 
@@ -50,7 +50,7 @@ def forget_what_was_before(segment: LogSegment) -> None:
             path.unlink()
 
 
-def entries(segment: LogSegment) -> tuple[AbortedTransaction, ...]:
+def entries(segment: LogSegment) -> tuple[AbortedTxn, ...]:
     return TransactionIndex.read(segment.transaction_index_path, segment.base_offset).transactions
 
 
@@ -99,7 +99,7 @@ def test_retained_aborts_stay_on_the_disk_while_the_log_is_open(tmp_path: Path) 
     with reopen(segment.directory) as log:
         log.append_encoded_batch(data(0, 22, 0, transactional=True))
         log.append_end_marker(22, 0, ABORT)
-    assert entries(segment) == (BEFORE, WITHIN, AbortedTransaction(22, 6, 7, 8))
+    assert entries(segment) == (BEFORE, WITHIN, AbortedTxn(22, 6, 7, 8))
 
 
 @pytest.mark.parametrize("lost", [{".index"}, {".timeindex"}, INDEXES])
@@ -155,12 +155,12 @@ def test_an_index_that_breaks_while_the_log_is_open_keeps_it_too(tmp_path: Path)
 @pytest.mark.parametrize(
     "false",
     [
-        pytest.param(AbortedTransaction(22, 0, 3, 4), id="another producer"),
-        pytest.param(AbortedTransaction(20, 0, 4, 5), id="no marker"),
-        pytest.param(AbortedTransaction(20, 3, 3, 4), id="begins where all is known"),
+        pytest.param(AbortedTxn(22, 0, 3, 4), id="another producer"),
+        pytest.param(AbortedTxn(20, 0, 4, 5), id="no marker"),
+        pytest.param(AbortedTxn(20, 3, 3, 4), id="begins where all is known"),
     ],
 )
-def test_entries_that_the_log_contradicts_are_removed(tmp_path: Path, false: AbortedTransaction) -> None:
+def test_entries_that_the_log_contradicts_are_removed(tmp_path: Path, false: AbortedTxn) -> None:
     segment = aborting(tmp_path, closed=False)
     segment.transaction_index_path.write_bytes(encode_aborted_transactions([false, WITHIN]))
 
@@ -177,11 +177,11 @@ def test_the_log_alone_counts_if_it_holds_all_transactions(tmp_path: Path) -> No
         log.append_end_marker(20, 0, ABORT)
         segment = log.segments[1]
     true = entries(segment)
-    segment.transaction_index_path.write_bytes(encode_aborted_transactions([AbortedTransaction(20, 1, 2, 3)]))
+    segment.transaction_index_path.write_bytes(encode_aborted_transactions([AbortedTxn(20, 1, 2, 3)]))
 
     reopen(segment.directory).close()
 
-    assert entries(segment) == true == (AbortedTransaction(20, 0, 2, 3),)
+    assert entries(segment) == true == (AbortedTxn(20, 0, 2, 3),)
 
 
 def test_an_abort_that_is_cut_off_is_deleted(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_snapshot_of_half_the_truth_is_not_written(tmp_path: Path) -> None:
 
     for recovery_point in (0, None, 0):
         reopen(oldest.directory, recovery_point).close()
-        assert entries(segment) == (AbortedTransaction(20, 0, 2, 3),)
+        assert entries(segment) == (AbortedTxn(20, 0, 2, 3),)
 
 
 def test_an_open_transaction_began_where_the_last_snapshot_says(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_an_open_transaction_began_where_the_last_snapshot_says(tmp_path: Path) 
     with reopen(segment.directory) as log:
         log.append_end_marker(20, 0, ABORT)
 
-    assert entries(segment) == (AbortedTransaction(20, 0, 2, 3),)
+    assert entries(segment) == (AbortedTxn(20, 0, 2, 3),)
 
 
 PRODUCERS = st.sampled_from([20, 21, 22])
@@ -257,14 +257,14 @@ def test_with_the_whole_old_index_the_new_one_is_the_same(
     assert [entry.last_offset for entry in found] == sorted({entry.last_offset for entry in found})
 
 
-def fed(path: Path, producers: ProducerState, base_offset: int) -> list[AbortedTransaction]:
-    found: list[AbortedTransaction] = []
+def fed(path: Path, producers: ProducerState, base_offset: int) -> list[AbortedTxn]:
+    found: list[AbortedTxn] = []
     for window, batches in iterate_segment(path, base_offset):
         found += producers.feed(path, window, batches)
     return found
 
 
-def rebuilt(segment: LogSegment) -> tuple[AbortedTransaction, ...]:
+def rebuilt(segment: LogSegment) -> tuple[AbortedTxn, ...]:
     earlier = RetainedAborts(segment, segment.base_offset)
     for window, batches in iterate_segment(segment.log_path, segment.base_offset):
         earlier.feed(window, batches)
@@ -287,10 +287,10 @@ def test_an_entry_of_the_log_holds_back_what_was_open_then(tmp_path: Path) -> No
 
     with reopen(segment.directory) as log:
         assert aborted(log, 1) == true
-    assert entries(segment) == true == (AbortedTransaction(21, 1, 2, 0), AbortedTransaction(20, 0, 4, 5))
+    assert entries(segment) == true == (AbortedTxn(21, 1, 2, 0), AbortedTxn(20, 0, 4, 5))
 
 
-def aborted(log: LocalLog, offset: int) -> tuple[AbortedTransaction, ...]:
+def aborted(log: LocalLog, offset: int) -> tuple[AbortedTxn, ...]:
     return log.fetch(offset, 10_000, Isolation.READ_COMMITTED).aborted
 
 
