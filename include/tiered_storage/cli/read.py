@@ -195,14 +195,12 @@ def gateway(config: ConfigOption = None) -> None:
     Without bootstrap.servers it serves log.dirs and the remote log, read-only. It runs until SIGTERM or Ctrl-C, then
     answers what clients have asked, and ends.
     """
-    from tiered_storage.gateway.operation.logs import set_up_logs
     from tiered_storage.gateway.standalone.server import serve_standalone
     from tiered_storage.gateway.workers import run_gateway, serve_beside_brokers
     from tiered_storage.remote_log.source.opening import CLUSTER
 
     output = Output(as_json=False)
     settings = load_settings(config)
-    set_up_logs(0, as_json=settings.gateway_log_format == "json")
     for notice in settings.notices:
         output.say(f"note: {notice}")
     has_brokers = CLUSTER.is_named(settings)

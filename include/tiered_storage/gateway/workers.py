@@ -7,6 +7,7 @@ what its clients have asked, and closes.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import multiprocessing
 import signal
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from multiprocessing.synchronize import Event
 from typing import Any, Final
 
@@ -24,7 +26,6 @@ from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.operation.health import Health
-from tiered_storage.gateway.operation.logs import set_up_logs
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.gateway.server import GatewayLimits, GatewayServer
@@ -44,6 +45,7 @@ _log = logging.getLogger(__name__)
 _RESTART_PAUSE_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.5
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_LOG_LINE: Final = "%(asctime)s %(levelname)s process {} %(name)s: %(message)s"
 
 
 Serve = Callable[[Settings, int, Callable[[], None]], Coroutine[Any, Any, None]]
@@ -57,6 +59,7 @@ def run_gateway(settings: Settings, serve: Serve, say: Callable[[str], None]) ->
     Raises ConfigurationError for invalid settings and for ports that cannot be had, ClusterUnreachableError or
     ClusterRefusedError if the brokers cannot be asked for their addresses, and what opening the remote log raises.
     """
+    _set_up_logs(settings, 0)
     where = f"{settings.gateway_listen_host}:{settings.gateway_port}"
     if settings.gateway_workers == 1:
         asyncio.run(serve(settings, 0, lambda: say(f"the gateway serves {where}")))
@@ -117,7 +120,7 @@ def _watch(settings: Settings, serve: Serve, on_ready: Callable[[], None]) -> No
 
 def _work(settings: Settings, serve: Serve, number: int, serves: Event) -> None:
     """Run one of several workers; set `serves` once its ports are open."""
-    set_up_logs(number, as_json=settings.gateway_log_format == "json")
+    _set_up_logs(settings, number)
     try:
         asyncio.run(serve(settings, number, serves.set))
     except TieredStorageError as error:
@@ -262,3 +265,33 @@ def serve_metrics_of(settings: Settings, number: int, metrics: GatewayMetrics, h
     port = settings.gateway_metrics_port + number
     pages = {"/health": health.health, "/ready": health.ready}
     return serve_metrics(port, metrics, setting="gateway.metrics.port", pages=pages)
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as one line: time (ISO 8601, UTC), level, process, logger, message, and a traceback if any."""
+
+    def __init__(self, number: int) -> None:
+        """Name process `number` of the gateway in each line."""
+        super().__init__()
+        self._number = number
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "process": self._number,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _set_up_logs(settings: Settings, number: int) -> None:
+    """Write the log of process `number` to standard error: sentences, or a JSON object a line (gateway.log.format)."""
+    handler = logging.StreamHandler()
+    as_json = settings.gateway_log_format == "json"
+    handler.setFormatter(JsonLines(number) if as_json else logging.Formatter(_LOG_LINE.format(number)))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -1,3 +1,3 @@
-"""What shows operators how a gateway does: its metrics, whether it lives and is ready, its log, and a check of it."""
+"""What shows operators how a gateway does: its metrics, whether it lives and is ready, and a check of it."""
 
-__all__ = ["canary", "health", "logs", "metrics"]
+__all__ = ["canary", "health", "metrics"]

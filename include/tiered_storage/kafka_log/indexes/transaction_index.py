@@ -46,7 +46,7 @@ ENTRY_BYTES = _ENTRY.size
 
 @dataclass(frozen=True, slots=True)
 class AbortedTxn:
-    """An entry of the index, Kafka's AbortedTxn; all offsets are absolute, `last_offset` (inclusive) is the abort marker's."""
+    """An entry of the index (Kafka's AbortedTxn): absolute offsets, `last_offset` (inclusive) is the abort marker's."""
 
     producer_id: int
     first_offset: int
