@@ -89,7 +89,7 @@ class CopyingSettings(PropertyModel):
     copy_stuck_after_ms: Whole = setting(
         "copy.stuck.after.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=10_000, at_most=86_400_000
     )
-    """How long a copy may make no progress before the run ends it. What is finished is committed."""
+    """How long a copy may make no progress, also while it waits for Spark. What is finished is committed."""
 
     @field_validator("copy_stuck_after_ms")
     @classmethod

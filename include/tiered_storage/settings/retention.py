@@ -33,7 +33,7 @@ class RetentionSettings(PropertyModel):
     log_local_retention_ms: Whole = setting(
         "log.local.retention.ms", AS_THE_TOTAL, RETENTION, Source.KAFKA, unit="ms", at_least=0, special=LOCAL_MEANINGS
     )
-    """How long segments stay local after they are remote; at most log.retention.ms."""
+    """How long remote segments also stay local, by their largest timestamp; at most log.retention.ms."""
 
     log_local_retention_bytes: Whole = setting(
         "log.local.retention.bytes",

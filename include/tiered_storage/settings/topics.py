@@ -94,7 +94,7 @@ class TopicSettings(PropertyModel):
         special=LOCAL_MEANINGS,
         default_text="log.local.retention.ms",
     )
-    """How long segments stay local after they are remote; at most retention.ms."""
+    """How long remote segments also stay local, by their largest timestamp; at most retention.ms."""
 
     local_retention_bytes: Whole = setting(
         "local.retention.bytes",
