@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.remote_logs import (
+    ORDERS_0,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    held_by,
+    partition_of,
+    states_of,
+)
+from tiered_storage.errors import (
+    ConfigurationError,
+    DeletionRefusedError,
+    RemoteMetadataError,
+    UnknownPartitionError,
+)
+from tiered_storage.gateway.deletions.remote_deletions import LogStart, RemoteDeletions, RemoteLogChanges
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.model import PartitionDeleteState
+
+MARKED, FINISHED = "DELETE_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    return a_copied_remote_log(tmp_path)
+
+
+@pytest.fixture
+def remote_log(files: RemoteLogFiles) -> Iterator[RemoteLogManager]:
+    with files.open() as opened:
+        yield opened
+
+
+def test_our_log_start_moves_and_segments_below_it_are_marked(remote_log: RemoteLogManager) -> None:
+    changes = RemoteLogChanges(remote_log)
+
+    assert changes.delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
+    assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+    assert states_of(remote_log) == [(0, MARKED), (10, FINISHED), (20, FINISHED)]
+    assert changes.delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
+    assert changes.delete_records({ORDERS_0: 3}) == {ORDERS_0: 15}
+    assert states_of(remote_log) == [(0, MARKED), (10, FINISHED), (20, FINISHED)]
+
+
+def test_while_another_run_has_the_partition_nothing_changes(remote_log: RemoteLogManager) -> None:
+    changes = RemoteLogChanges(remote_log)
+    lease = held_by(remote_log, "a copy")
+
+    found = changes.delete_records({ORDERS_0: 15})
+    remote_log.leases.release(lease)
+
+    assert isinstance(found[ORDERS_0], RemoteMetadataError)
+    assert "a copy" in str(found[ORDERS_0])
+    assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+    assert changes.delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
+
+
+def test_one_partition_that_fails_does_not_hold_up_another(tmp_path: Path) -> None:
+    other = partition_of("orders", 1)
+    with a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3}).open() as remote_log:
+        held_by(remote_log, "a copy")
+
+        found = RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15, other: 15})
+
+    assert isinstance(found[ORDERS_0], RemoteMetadataError)
+    assert found[other] == 15
+
+
+def test_records_of_a_topic_that_is_no_longer_there_stay(files: RemoteLogFiles, remote_log: RemoteLogManager) -> None:
+    shutil.rmtree(files.root / "logs" / "orders-0")
+
+    found = RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15})
+
+    assert isinstance(found[ORDERS_0], UnknownPartitionError)
+    assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+
+
+def test_without_the_permission_nothing_changes(tmp_path: Path) -> None:
+    kept = {"remote.storage.enable": True, "remote.deletion.allowed": False}
+    with a_copied_remote_log(tmp_path, topics={"orders": kept}).open() as remote_log:
+        found = RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15})
+
+        assert isinstance(found[ORDERS_0], DeletionRefusedError)
+        assert states_of(remote_log) == [(0, FINISHED), (10, FINISHED), (20, FINISHED)]
+
+
+def test_nothing_is_done_about_what_never_was_remote(remote_log: RemoteLogManager) -> None:
+    changes = RemoteLogChanges(remote_log)
+    unknown = replace(ORDERS_0, topic_id=random_uuid())
+
+    assert changes.delete_records({unknown: 15}) == {unknown: None}
+    assert not changes.delete_topic(unknown)
+    assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
+
+
+def test_a_topic_that_is_gone_is_marked(files: RemoteLogFiles, remote_log: RemoteLogManager) -> None:
+    shutil.rmtree(files.root / "logs" / "orders-0")
+
+    assert RemoteLogChanges(remote_log).delete_topic(ORDERS_0)
+    assert remote_log.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.MARKED
+
+
+def test_a_topic_that_the_source_still_shows_is_waited_for_and_stays(remote_log: RemoteLogManager) -> None:
+    waits: list[float] = []
+
+    with pytest.raises(ConfigurationError, match="is tiered"):
+        RemoteLogChanges(remote_log, waits.append).delete_topic(ORDERS_0)
+
+    assert sum(waits) == pytest.approx(10)
+    assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
+
+
+def test_a_deletion_ends_though_its_client_is_gone(
+    remote_log: RemoteLogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go_on, work = threading.Event(), threading.Event(), RemoteLogChanges.delete_records
+
+    def held(changes: RemoteLogChanges, wanted: Mapping[object, int]) -> dict[object, LogStart]:
+        begun.set()
+        assert may_go_on.wait(60)
+        return work(changes, wanted)  # type: ignore[arg-type, return-value] # passed on as it is
+
+    monkeypatch.setattr(RemoteLogChanges, "delete_records", held)
+
+    async def run() -> None:
+        deletions = RemoteDeletions(remote_log, GatewayMetrics())
+        task = asyncio.ensure_future(deletions.delete_records({ORDERS_0: 15}))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        may_go_on.set()
+        await asyncio.to_thread(deletions.close)
+
+    asyncio.run(run())
+
+    assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+
+
+def test_what_is_done_and_what_is_left_is_counted_and_logged(
+    remote_log: RemoteLogManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = GatewayMetrics()
+    deletions = RemoteDeletions(remote_log, metrics)
+
+    async def run() -> None:
+        await deletions.delete_records({ORDERS_0: 15})
+        remote_log.safety.stop("a test", "somebody")
+        with caplog.at_level(logging.ERROR):
+            await deletions.delete_records({ORDERS_0: 20})
+        await asyncio.to_thread(deletions.close)
+
+    asyncio.run(run())
+
+    def counted(outcome: str) -> float | None:
+        labels = {"api": "DeleteRecords", "outcome": outcome}
+        return metrics.registry.get_sample_value("remote_log_gateway_remote_deletions_total", labels)
+
+    assert (counted("done"), counted("left")) == (1, 1)
+    assert "orders-0: a client deleted the records before offset 20 at the broker" in caplog.text
+    assert "somebody stopped all deletions" in caplog.text
