@@ -15,6 +15,8 @@ from support.kafka_clients import REQUEST_SECONDS
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.error_codes import FENCED_LEADER_EPOCH
+from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.kafka_wire.metadata import TopicPartition
 
 TOPIC = "gateway-leaders"
@@ -28,6 +30,17 @@ def epoch_ends(bootstrap_servers: str) -> list[object]:
         return [
             client.offsets_for_leader_epochs({TopicPartition(TOPIC, 0): epoch})[TopicPartition(TOPIC, 0)]
             for epoch in range(2 * TERMS)
+        ]
+
+
+def fenced(bootstrap_servers: str, offsets: list[int]) -> list[int]:
+    """Fetch at each offset as a consumer that knows only the first leader; return what it gets."""
+    with ClusterClient.by_properties({"bootstrap.servers": bootstrap_servers}) as client:
+        return [
+            client.fetch([FetchPosition(TOPIC, 0, offset, leader_epoch=0)], FetchBuffer(8 << 20), seconds=5)
+            .partitions[0]
+            .error_code
+            for offset in offsets
         ]
 
 
@@ -52,6 +65,7 @@ def test_epochs_end_where_they_did_and_a_restarted_broker_goes_on(
 
         with running_gateway(site.config, port) as gateway:
             assert epoch_ends(gateway.bootstrap_servers) == ends
+            assert fenced(gateway.bootstrap_servers, [0, len(sent) - 1]) == [FENCED_LEADER_EPOCH] * 2
             consumer = Consumer(
                 {"bootstrap.servers": gateway.bootstrap_servers, "group.id": TOPIC, "enable.auto.commit": False}
             )

@@ -24,7 +24,11 @@ from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections import apis
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, parse_client_settings
 from tiered_storage.kafka_wire.connections.connection import open_connection
-from tiered_storage.kafka_wire.connections.error_codes import KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE
+from tiered_storage.kafka_wire.connections.error_codes import (
+    KAFKA_STORAGE_ERROR,
+    OFFSET_OUT_OF_RANGE,
+    UNKNOWN_LEADER_EPOCH,
+)
 from tiered_storage.kafka_wire.connections.frames import decode_answer, encode_request, request, request_module
 from tiered_storage.kafka_wire.connections.transport import Deadline
 from tiered_storage.kafka_wire.fetch import (
@@ -41,9 +45,9 @@ from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 
-PLAIN, DECIDED, HOLED, AGAIN, UNTIERED, COPIED_ON, OPEN, HOT, SKIPPED = (
+PLAIN, DECIDED, HOLED, AGAIN, UNTIERED, COPIED_ON, OPEN, HOT, SKIPPED, SHARED = (
     f"gateway-reads-{name}"
-    for name in ("plain", "decided", "holed", "again", "untiered", "copied-on", "open", "hot", "skipped")
+    for name in ("plain", "decided", "holed", "again", "untiered", "copied-on", "open", "hot", "skipped", "shared")
 )
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 EACH = 300
@@ -56,7 +60,7 @@ def site(real_kafka: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> Liv
     return LiveSite(
         real_kafka,
         root,
-        (PLAIN, DECIDED, HOLED, AGAIN, COPIED_ON, OPEN, HOT, SKIPPED),
+        (PLAIN, DECIDED, HOLED, AGAIN, COPIED_ON, OPEN, HOT, SKIPPED, SHARED),
         {"gateway.port": free_first_port([1])},
     )
 
@@ -93,10 +97,15 @@ def fetched(gateway: RunningGateway, topic: str, offset: int, limits: FetchLimit
 
 
 def fetched_once(
-    gateway: RunningGateway, topic: str, topic_id: str, offset: int, limits: FetchLimits | None = None
+    gateway: RunningGateway,
+    topic: str,
+    topic_id: str,
+    offset: int,
+    limits: FetchLimits | None = None,
+    leader_epoch: int | None = None,
 ) -> FetchedPartition:
     """Fetch from partition 0 without asking again after an error that may pass."""
-    position = FetchPosition(topic, 0, offset, topic_id=topic_id)
+    position = FetchPosition(topic, 0, offset, topic_id=topic_id, leader_epoch=leader_epoch)
     settings = parse_client_settings({"bootstrap.servers": gateway.bootstrap_servers}, "test")
     deadline = Deadline.after(REQUEST_SECONDS)
     connection = open_connection(BrokerAddress("127.0.0.1", gateway.port + 1 + 1), settings, deadline)
@@ -310,6 +319,43 @@ def test_remote_records_come_beside_a_local_partition_that_fills_every_answer(
                 break
 
     assert 0 < sizes[0] < sizes[0] + sizes[1] <= 16_384
+
+
+def test_several_remote_partitions_share_an_answer_within_its_limits(site: LiveSite, gateway: RunningGateway) -> None:
+    client = site.kafka.client
+    client.create_topic(SHARED, 3, SMALL_SEGMENTS | LONG)
+    for partition in range(3):
+        client.produce(SHARED, varied_records(400, seed=partition), partition=partition, batch_num_messages=5)
+    assert min(copied_and_trimmed(site, SHARED, partition) for partition in range(3)) > 0
+    of_partition, of_answer = 6_000, 14_000
+    positions = [FetchPosition(SHARED, partition, 0, of_partition) for partition in range(3)]
+    limits = FetchLimits(max_bytes=of_answer)
+
+    with wire(gateway) as opened:
+        for _ in range(50):
+            answer = opened.fetch(positions, FetchBuffer(8 << 20), limits, seconds=REQUEST_SECONDS)
+            found = [(each.error_code, len(each.records), _end(each)) for each in answer.partitions]
+            if all(size for _, size, _ in found):
+                break
+
+    assert [code for code, _, _ in found] == [0, 0, 0]
+    assert all(0 < size <= of_partition for _, size, _ in found)
+    assert sum(size for _, size, _ in found) <= of_answer
+    # Whole batches, from the first offset on.
+    assert all(end % 5 == 0 and end > 0 for _, _, end in found)
+
+
+@pytest.mark.parametrize("tier", ["remote", "local"])
+def test_an_epoch_that_no_leader_had_yet_is_refused_in_both_tiers(
+    gateway: RunningGateway, site: LiveSite, sent: list[Record], tier: str
+) -> None:
+    topic_id = site.kafka.client.topic_id(PLAIN)
+    offset = 0 if tier == "remote" else len(sent) - 1
+
+    found = fetched_once(gateway, PLAIN, topic_id, offset, leader_epoch=99)
+
+    assert found.error_code == UNKNOWN_LEADER_EPOCH
+    assert not found.records
 
 
 def _end(found: FetchedPartition) -> int:
