@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
@@ -17,19 +19,24 @@ from support.hostile_clients import connected, is_closed_by_the_other_side
 from support.kafka_clients import REQUEST_SECONDS
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, log_start
 from support.records import varied_records
-from tiered_storage.gateway.deletions.client_deletions import LARGEST_REQUEST
+from tiered_storage.gateway.deletions.client_deletions import DELETE_TOPICS, LARGEST_REQUEST
+from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.connections.apis import DELETE_RECORDS
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
+from tiered_storage.kafka_wire.connections.connection import open_connection
 from tiered_storage.kafka_wire.connections.error_codes import (
     KAFKA_STORAGE_ERROR,
+    NONE,
     OFFSET_OUT_OF_RANGE,
     POLICY_VIOLATION,
 )
 from tiered_storage.kafka_wire.connections.frames import encode_request, request, request_module
+from tiered_storage.kafka_wire.connections.transport import Deadline
 from tiered_storage.remote_log.model import PartitionDeleteState
 
-RECORDS, KEPT, STOPPED, AWAY, AGAIN, LEFT, LOCAL = (
-    f"gateway-deletions-{name}" for name in ("records", "kept", "stopped", "away", "again", "left", "local")
+RECORDS, KEPT, STOPPED, AWAY, AGAIN, BY_ID, LEFT, LOCAL = (
+    f"gateway-deletions-{name}" for name in ("records", "kept", "stopped", "away", "again", "by-id", "left", "local")
 )
 TOOLS = "org.apache.kafka.tools"
 COUNT = 400
@@ -39,7 +46,7 @@ COUNT = 400
 def site(real_kafka: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> LiveSite:
     root = tmp_path_factory.mktemp("gateway-deletions")
     found = LiveSite(
-        real_kafka, root, (RECORDS, KEPT, STOPPED, AWAY, AGAIN, LEFT), {"gateway.port": free_first_port([1])}
+        real_kafka, root, (RECORDS, KEPT, STOPPED, AWAY, AGAIN, BY_ID, LEFT), {"gateway.port": free_first_port([1])}
     )
     with found.open():
         return found
@@ -193,6 +200,22 @@ def test_a_deleted_topic_is_marked_by_its_id_and_the_next_one_of_the_name_is_not
 
     assert "Error" not in shown
     assert set(delete_states(site, AGAIN).values()) == {PartitionDeleteState.MARKED}
+
+
+def test_a_topic_is_deleted_by_its_id(site: LiveSite, gateway: RunningGateway) -> None:
+    tiered(site, BY_ID, allowed=True)
+    [topic_id] = delete_states(site, BY_ID)
+    kio = request_module(DELETE_TOPICS, 6)
+    wanted = kio.DeleteTopicState(name=None, topic_id=UUID(bytes=decode_uuid(topic_id)))
+    message = request(DELETE_TOPICS, 6, topics=(wanted,), timeout=timedelta(seconds=REQUEST_SECONDS))
+    settings = parse_client_settings({"bootstrap.servers": gateway.bootstrap_servers}, "test")
+    deadline = Deadline.after(REQUEST_SECONDS)
+
+    with closing(open_connection(settings.bootstrap[0], settings, deadline)) as connection:
+        answer = connection.exchange(DELETE_TOPICS, message, deadline, lambda found: found)
+
+    assert [int(each.error_code) for each in answer.responses] == [NONE]
+    assert delete_states(site, BY_ID) == {topic_id: PartitionDeleteState.MARKED}
 
 
 def test_without_the_permission_a_deleted_topics_remote_data_stay(site: LiveSite, gateway: RunningGateway) -> None:
