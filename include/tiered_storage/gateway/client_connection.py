@@ -297,7 +297,7 @@ class ClientConnection:
         try:
             self._go_on()
         except Exception as error:  # noqa: BLE001 - a connection that cannot go on must not hang
-            self._failed(error)
+            self.failed(error)
 
     def _go_on(self) -> None:
         """Send what is ready, up to the first answer that is not, and take the requests that waited for it."""
@@ -308,7 +308,7 @@ class ClientConnection:
                     break
                 failure = content.exception() if not content.cancelled() else asyncio.CancelledError()
                 if failure is not None:
-                    self._failed(failure)
+                    self.failed(failure)
                     return
                 result = content.result()
                 if isinstance(result, Filled):
@@ -332,7 +332,7 @@ class ClientConnection:
         self._muted = None
         self.take_arrived()
 
-    def _failed(self, failure: BaseException) -> None:
+    def failed(self, failure: BaseException) -> None:
         """Close, as an answer cannot be given; the client connects again."""
         expected = isinstance(failure, TieredStorageError | asyncio.CancelledError)
         _log.log(

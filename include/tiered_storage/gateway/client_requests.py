@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from tiered_storage.errors import TieredStorageError
 from tiered_storage.gateway.allowed_apis import (
     ALLOWED,
     API_VERSIONS,
@@ -155,9 +154,10 @@ class ClientRequests:
     async def _ask_topics(self, header: RequestHeader, asked: Any) -> None:
         try:
             topics = await self._deletions.topics(asked)
-        except TieredStorageError:
-            # Without the ids, the broker must not get the request: the client connects and asks again.
-            self._connection.abort()
+        except Exception as error:  # noqa: BLE001 - a connection that cannot go on must not hang
+            # Without the ids, the broker must not get the request.
+            if not self._connection.has_ended:
+                self._connection.failed(error)
             return
         self._deletion_change = lambda answer: self._deletions.answer(answer, header, asked, topics)
         self._connection.take_arrived()

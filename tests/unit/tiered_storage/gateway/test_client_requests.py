@@ -1,8 +1,30 @@
 from __future__ import annotations
 
-import pytest
+import asyncio
+import struct
+from datetime import timedelta
+from typing import Any, cast
+from uuid import UUID
 
-from tiered_storage.gateway.client_requests import user_of
+import pytest
+from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+
+from tiered_storage.gateway.broker_ports import BrokerPorts
+from tiered_storage.gateway.client_connection import ClientConnection
+from tiered_storage.gateway.client_requests import ClientRequests, user_of
+from tiered_storage.gateway.deletions.client_deletions import DELETE_TOPICS
+from tiered_storage.gateway.fetch_errors import ReadFailures
+from tiered_storage.gateway.limits.client_quotas import ClientQuotas
+from tiered_storage.gateway.limits.memory_budget import MemoryBudget
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
+from tiered_storage.kafka_wire.connections.apis import METADATA, ApiVersions
+from tiered_storage.kafka_wire.connections.frames import encode_answer, encode_request, entity, request
+from unit.tiered_storage.kafka_wire.server.wires import Wire, arrive, framed
+
+OWN_FIRST = -1
+"""The number of the gateway's own first request on a connection."""
 
 
 @pytest.mark.parametrize(
@@ -18,3 +40,75 @@ from tiered_storage.gateway.client_requests import user_of
 )
 def test_the_user_is_the_one_that_the_login_names(mechanism: str, message: bytes, user: str) -> None:
     assert user_of(mechanism, message) == user
+
+
+def a_connection() -> tuple[ClientConnection, Wire, Wire]:
+    """Connect a client to a broker that offers Metadata."""
+    metrics, budget, nothing = GatewayMetrics(), MemoryBudget(1 << 20), cast(Any, None)
+
+    def opened(connection: ClientConnection) -> ClientRequests:
+        return ClientRequests(
+            1,
+            connection,
+            BrokerPorts("localhost", 9000, []),
+            nothing,
+            metrics,
+            ReadFailures(metrics),
+            ClientQuotas(None),
+            nothing,
+            most_fetch_bytes=1,
+            most_wait_ms=1,
+            skips_missing=False,
+        )
+
+    connection = ClientConnection(1 << 20, opened, lambda _: None, budget.account())
+    connection.versions = ApiVersions("a broker", {METADATA.key: (9, 12)})
+    client, broker = Wire(), Wire()
+    connection.client.connection_made(client)
+    connection.broker.connection_made(broker)
+    return connection, client, broker
+
+
+def metadata_of(topic: str, topic_id: UUID) -> bytes:
+    kio = load_payload_module(METADATA.key, 12, EntityType.response)
+    topics = (
+        entity(
+            kio.MetadataResponseTopic,
+            error_code=ErrorCode.none,
+            name=topic,
+            topic_id=topic_id,
+            is_internal=False,
+            partitions=(),
+        ),
+    )
+    answer = entity(
+        kio.MetadataResponse,
+        throttle_time=timedelta(),
+        brokers=(),
+        cluster_id="cluster",
+        controller_id=1,
+        topics=topics,
+    )
+    return encode_answer(answer, OWN_FIRST)
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "garbled"])
+def test_a_broker_gets_a_deletion_once_the_topics_id_is_known(is_known: bool) -> None:
+    message = request(DELETE_TOPICS, 1, topic_names=("orders",), timeout=timedelta(seconds=1))
+    deletion = encode_request(message, 7, "test")
+    answer = metadata_of("orders", UUID(int=7)) if is_known else framed(struct.pack(">i", OWN_FIRST) + b"\xff")
+
+    async def run() -> tuple[bytes, bytes, bool]:
+        connection, client, broker = a_connection()
+        arrive(connection.client, deletion)
+        await asyncio.sleep(0.01)
+        before = bytes(broker.sent)
+        arrive(connection.broker, answer)
+        await asyncio.sleep(0.01)
+        return before, bytes(broker.sent), client.closed
+
+    before, sent, is_closed = asyncio.run(run())
+
+    assert struct.unpack_from(">hhi", before, 4)[::2] == (METADATA.key, OWN_FIRST)
+    assert sent.removeprefix(before) == (deletion if is_known else b"")
+    assert is_closed is not is_known
