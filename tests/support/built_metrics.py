@@ -63,7 +63,7 @@ def many(count: int, topics: int = 10) -> RemoteLogMetrics:
 def served_labels() -> dict[str, set[str]]:
     """Return the names of all series of an endpoint that has metrics, and has fetched something, with their labels."""
     exporter, counts = MetricsExporter(lambda: many(3), 60, print), FetchCounts()
-    exporter.look()
+    exporter.refresh()
     for name in ("requests", "bytes", "errors"):
         counts.add(name, "topic-0")
     counts.registry.register(exporter)

@@ -16,8 +16,8 @@ from tiered_storage.doctor.check import Status
 from tiered_storage.doctor.examination import examine
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metrics.exporter import LOOPBACK, MetricsExporter, serve
-from tiered_storage.remote_log.metrics.look import Samples, take_metrics
 from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics, TopicMetrics
+from tiered_storage.remote_log.metrics.snapshot import Samples, take_metrics
 from tiered_storage.remote_log.metrics.stored import keep_metrics
 from tiered_storage.remote_log.model import Finding
 

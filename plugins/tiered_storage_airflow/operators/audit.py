@@ -145,7 +145,7 @@ class WatchRemoteLogOperator(RemoteLogOperator):
 
     def execute(self, context: Context) -> None:
         """Look, keep, emit; then fail for what no other task names."""
-        from tiered_storage.remote_log.metrics.look import take_metrics
+        from tiered_storage.remote_log.metrics.snapshot import take_metrics
         from tiered_storage.remote_log.metrics.stored import keep_metrics
 
         with self.opened() as remote_log:

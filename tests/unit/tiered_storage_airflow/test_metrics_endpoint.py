@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from support.read_service_site import ReadServiceSite, prepare_logins
 from support.remote_logs import a_copied_remote_log
 from support.scraping import KAFKA, Scrape
-from tiered_storage.remote_log.metrics.look import take_metrics
+from tiered_storage.remote_log.metrics.snapshot import take_metrics
 from tiered_storage.remote_log.metrics.stored import keep_metrics
 from tiered_storage_airflow.demo_cluster.brokers import free_ports
 

@@ -1,7 +1,7 @@
 """Metrics of a remote log: how far copying lags, what is stuck or failed, and whether the tiers' offsets fit together.
 
-`look` takes them, `stored` keeps them in the work area, with a day of history; `exposition` has Kafka's names for them
-and Prometheus' format, `exporter` serves them.
+`snapshot` takes them, `stored` keeps them in the work area, with a day of history; `exposition` has Kafka's names for
+them and Prometheus' format, `exporter` serves them.
 """
 
-__all__ = ["exporter", "fetch_counts", "look", "partition_metrics", "stored"]
+__all__ = ["exporter", "fetch_counts", "partition_metrics", "snapshot", "stored"]

@@ -1,6 +1,6 @@
 """Serve metrics to Prometheus, on loopback only: whoever may scrape sees the names of all topics.
 
-A scrape costs no look: it gets the last one's metrics. A background thread looks every so often, and never takes more
+A scrape costs no snapshot: it gets the last one. A background thread takes one every so often, and never takes more
 than a twentieth of the time.
 """
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 LOOPBACK: Final = "127.0.0.1"
-AGE_PER_LOOK: Final = 20
+AGE_PER_SNAPSHOT: Final = 20
 """Metrics are used for at least this many times as long as it took to take them."""
 
 
 class MetricsExporter(Collector):
-    """The metrics of the last look, for Prometheus' client. Thread-safe."""
+    """The last snapshot's metrics, for Prometheus' client. Thread-safe."""
 
     def __init__(
         self, take: Callable[[], RemoteLogMetrics | None], every_seconds: float, say: Callable[[str], None]
@@ -44,7 +44,7 @@ class MetricsExporter(Collector):
         self._failures = FailureCounts()
         self._has_failed = False
 
-    def look(self) -> float:
+    def refresh(self) -> float:
         """Take metrics now; return after how many seconds they are due again. A failure keeps the earlier ones."""
         try:
             metrics = self._take()
@@ -59,15 +59,15 @@ class MetricsExporter(Collector):
                 return self._every
             self._metrics = metrics
             self._failures.observe(metrics.topics)
-        return max(self._every, AGE_PER_LOOK * metrics.took_ms / 1000)
+        return max(self._every, AGE_PER_SNAPSHOT * metrics.took_ms / 1000)
 
     def run(self, stop: threading.Event) -> None:
-        """Look until `stop` is set."""
-        while not stop.wait(self.look()):
+        """Take metrics until `stop` is set."""
+        while not stop.wait(self.refresh()):
             pass
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of the last look."""
+        """Yield the metrics of the last snapshot."""
         with self._lock:
             metrics, failed = self._metrics, self._has_failed
             families = [] if metrics is None else list(families_of(metrics, self._failures))

@@ -27,7 +27,7 @@ _PARTITION = ("topic", "partition")
 
 @dataclass(slots=True)
 class FailureCounts:
-    """Failures by topic since this process began to look; the metadata forget one that a later run repaired."""
+    """Failures by topic since this process began; the metadata forget one that a later run repaired."""
 
     copies: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     deletions: dict[str, int] = field(default_factory=lambda: defaultdict(int))

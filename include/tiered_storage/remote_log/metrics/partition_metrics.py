@@ -244,7 +244,7 @@ class TopicMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogMetrics:
-    """All partitions that are tiered or have anything remote, as a look at `taken_at` (ms) saw them in `took_ms`.
+    """All partitions that are tiered or have anything remote, as a snapshot at `taken_at` (ms) has them in `took_ms`.
 
     `problem` is why the local logs could not be looked at at all. It took `sized_ms` to add up the remote segments.
     """

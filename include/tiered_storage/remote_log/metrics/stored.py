@@ -1,7 +1,7 @@
 """The metrics that a run keeps in the work area, for those who cannot look themselves: the pages, and a scrape.
 
-metrics/latest.jsonl          one RemoteLogMetrics: the last look
-metrics/hours/{00..23}.jsonl  one LagPoint a look, of the last hour with that number (UTC)
+metrics/latest.jsonl          one RemoteLogMetrics: the last snapshot
+metrics/hours/{00..23}.jsonl  one LagPoint a snapshot, of the last hour with that number (UTC)
 
 The hours are a ring: each file is begun again a day later, so the history is a day long and nothing has to be deleted.
 """

@@ -12,8 +12,8 @@ from httpx import Response
 from support.built_metrics import TAKEN_AT, many, partition_metrics
 from support.command_line import mentions
 from support.read_service_site import ReadServiceSite
-from tiered_storage.remote_log.metrics.look import take_metrics
 from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, RemoteLogMetrics
+from tiered_storage.remote_log.metrics.snapshot import take_metrics
 from tiered_storage.remote_log.metrics.stored import keep_metrics
 from tiered_storage_airflow.page.partitions_table import (
     ROWS,

@@ -1,4 +1,4 @@
-"""The exporter never looks for a scrape, keeps what it has, and listens on loopback only."""
+"""The exporter takes no metrics for a scrape, keeps what it has, and listens on loopback only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from support.built_metrics import many
 from support.scraping import KAFKA, Scrape
 from tiered_storage.errors import ConfigurationError, MetadataUnavailableError
-from tiered_storage.remote_log.metrics.exporter import AGE_PER_LOOK, MetricsExporter, serve
+from tiered_storage.remote_log.metrics.exporter import AGE_PER_SNAPSHOT, MetricsExporter, serve
 from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics
 from tiered_storage_airflow.demo_cluster.brokers import free_ports
 
@@ -41,34 +41,34 @@ def test_before_the_first_look_there_are_no_metrics() -> None:
 
 def test_a_scrape_never_looks() -> None:
     exporter = MetricsExporter(answers(many(2)), 60, print)
-    exporter.look()
+    exporter.refresh()
     assert scraped(exporter) == scraped(exporter)
 
 
 def test_looks_take_a_twentieth_of_the_time_at_most() -> None:
     quick, slow = many(1), RemoteLogMetrics(0, 9_000, ())
     exporter = MetricsExporter(answers(quick, slow), 60, print)
-    assert exporter.look() == 60
-    assert exporter.look() == 9 * AGE_PER_LOOK
+    assert exporter.refresh() == 60
+    assert exporter.refresh() == 9 * AGE_PER_SNAPSHOT
 
 
 def test_a_failed_look_is_shown_and_keeps_the_metrics_of_the_last_one() -> None:
     said: list[str] = []
     exporter = MetricsExporter(answers(many(2), MetadataUnavailableError("gone"), many(3)), 60, said.append)
-    exporter.look()
-    exporter.look()
+    exporter.refresh()
+    exporter.refresh()
     [message] = said
     assert "gone" in message
     failed = scraped(exporter)
     assert (failed.value("remote_log_look_failed"), failed.value("remote_log_partitions", topic="topic-1")) == (1, 1)
-    exporter.look()
+    exporter.refresh()
     assert scraped(exporter).value("remote_log_look_failed") == 0
 
 
 def test_metrics_are_served_on_loopback_only_until_the_end() -> None:
     port = free_ports(1)[0]
     exporter = MetricsExporter(answers(many(20)), 60, print)
-    exporter.look()
+    exporter.refresh()
     end = serve(port, exporter, setting="--serve")
     try:
         assert Scrape.get(port).value(f"{KAFKA}remotecopylagsegments", topic="topic-1") == 1 + 11

@@ -18,12 +18,12 @@ from tiered_storage.remote_log.metrics.partition_metrics import BrokerRetention,
 NAMES = Path(__file__).parents[2] / "settings" / "kafka_names.csv"
 
 
-def scraped(*looks: RemoteLogMetrics) -> Scrape:
-    """What a scrape shows after so many looks."""
-    remaining = iter(looks)
+def scraped(*snapshots: RemoteLogMetrics) -> Scrape:
+    """What a scrape shows after so many snapshots."""
+    remaining = iter(snapshots)
     exporter = MetricsExporter(lambda: next(remaining), 60, print)
-    for _ in looks:
-        exporter.look()
+    for _ in snapshots:
+        exporter.refresh()
     registry = CollectorRegistry()
     registry.register(exporter)
     return Scrape.of(generate_latest(registry).decode())
@@ -115,14 +115,14 @@ def test_each_violated_rule_is_counted_by_topic() -> None:
 
 
 def test_failures_count_from_the_first_look_on_and_never_go_back() -> None:
-    def look(ended: int, attempts: int) -> RemoteLogMetrics:
+    def snapshot(ended: int, attempts: int) -> RemoteLogMetrics:
         metrics = partition_metrics(
             "orders", 0, CopyLag(), copied=10, ended=ended, deletion_attempts=attempts, deleted=3
         )
         return RemoteLogMetrics(TAKEN_AT, 1, (metrics,))
 
-    first = scraped(look(7, 9))
-    later = scraped(look(7, 9), look(9, 12), look(1, 0), look(2, 2))
+    first = scraped(snapshot(7, 9))
+    later = scraped(snapshot(7, 9), snapshot(9, 12), snapshot(1, 0), snapshot(2, 2))
     names = ("remotecopyerrors", "remotecopyrequests", "remotedeleteerrors", "remotedeleterequests")
     assert [first.value(f"{KAFKA}{name}_total", topic="orders") for name in names] == [0, 10, 0, 3]
     assert [later.value(f"{KAFKA}{name}_total", topic="orders") for name in names] == [3, 13, 5, 8]

@@ -1,4 +1,4 @@
-"""What a look sees of a log directory, before and after copies, trims and other leaders."""
+"""What a snapshot has of a log directory, before and after copies, trims and other leaders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
-from tiered_storage.remote_log.metrics.look import MOST_SAMPLES, Samples, take_metrics
 from tiered_storage.remote_log.metrics.partition_metrics import (
     CopyLag,
     OffsetRule,
@@ -36,6 +35,7 @@ from tiered_storage.remote_log.metrics.partition_metrics import (
     TierOffsets,
     TopicMetrics,
 )
+from tiered_storage.remote_log.metrics.snapshot import MOST_SAMPLES, Samples, take_metrics
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.partition_log import (
     LocalSegment,

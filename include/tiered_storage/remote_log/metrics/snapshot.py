@@ -1,4 +1,4 @@
-"""Take the metrics of a remote log: one look at the metadata, and one at the local logs.
+"""Take the metrics of a remote log: a snapshot of the metadata, then one of the local logs.
 
 The metadata add up the segments themselves; the segments of a partition are listed only where the sums leave a doubt.
 The metadata come first: stable ends only rise, so a copy that is committed meanwhile violates no rule.
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.context import RemoteLogContext
 
 MOST_SAMPLES = 1000
-"""How many records one look reads to learn how old they are; the next looks read the others."""
+"""How many records one snapshot reads to learn how old they are; the next ones read the others."""
 MOST_RATES = 200
-"""Of how many partitions with a retention.bytes one look asks how fast they are written; others have no margin."""
-MOST_SECOND_LOOKS = 100
-"""How many partitions one look lists the segments of, because the sums leave a doubt."""
+"""Of how many partitions with a retention.bytes one snapshot asks how fast they are written; others have no margin."""
+MOST_LISTED = 100
+"""How many partitions one snapshot lists the segments of, because the sums leave a doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Samples:
 
     known: dict[TopicIdPartition, tuple[int, Sample]] = field(default_factory=dict)
     left: int = 0
-    """How many more this look may read."""
+    """How many more this snapshot may read."""
 
     def get(self, partition: TopicIdPartition, offset: int, read: Callable[[], Sample]) -> Sample:
         """Return what is known of the record at `offset`, or `read` it; an empty sample if that fails."""
@@ -78,14 +78,14 @@ class Samples:
 def take_metrics(
     context: RemoteLogContext, samples: Samples | None = None, monotonic: Callable[[], float] = time.monotonic
 ) -> RemoteLogMetrics:
-    """Look at everything now. `samples` are those of earlier looks, which make this one cheaper.
+    """Take a snapshot now. `samples` are those of earlier ones, which make it cheaper.
 
     Raises what the metadata store raises. Local logs that cannot be read are named in the metrics.
     """
-    return _Look(context, samples or Samples(), monotonic).take()
+    return _Snapshot(context, samples or Samples(), monotonic).take()
 
 
-class _Look:
+class _Snapshot:
     def __init__(self, context: RemoteLogContext, samples: Samples, monotonic: Callable[[], float]) -> None:
         self._context = context
         self._monotonic = monotonic
@@ -93,7 +93,7 @@ class _Look:
         self._now = context.clock()
         self._samples = samples
         samples.left = MOST_SAMPLES
-        self._second_looks = MOST_SECOND_LOOKS
+        self._lists_left = MOST_LISTED
         self._rates_left = MOST_RATES
         self._totals: Mapping[TopicIdPartition, _Totals] = _by_partition(context.segments.segment_totals())
         self._sized_ms = self._passed_ms()
@@ -164,8 +164,8 @@ class _Look:
         if not is_copied and problem is None and partition not in self._totals:
             return None
         offsets = self._offsets(log, remote.offsets)
-        if offsets.violated and self._second_looks > 0:
-            self._second_looks -= 1
+        if offsets.violated and self._lists_left > 0:
+            self._lists_left -= 1
             log = self._again(log)
             offsets = self._offsets(log, remote.offsets, exactly=True)
         found = replace(remote, offsets=offsets, violated=offsets.violated, problem=problem)
@@ -183,7 +183,7 @@ class _Look:
         )
 
     def _retention(self, log: PartitionLog, policy: TieringPolicy) -> BrokerRetention | None:
-        """Return what the brokers may delete of a log; a margin that takes their answers, of so many in one look."""
+        """Return what the brokers may delete of a log; a margin that takes their answers, of so many a snapshot."""
         configs, settings = log.configs, self._context.settings
         if configs is None:
             return None
