@@ -42,7 +42,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.settings.settings import load_settings
 
 CATCH_UP_GOAL = 0.25
@@ -178,7 +178,7 @@ def first_bytes(config: Path) -> list[float]:
             end = segments[-1].end_offset
             for number in range(FIRST_READS + 5):
                 with remote_log.open_log_reader() as reader:
-                    await reader.view(partition)
+                    await reader.snapshot(partition)
                     begun = time.perf_counter()
                     batches = reader.batches(partition, number * 7919 % end)
                     await anext(batches)
@@ -206,11 +206,11 @@ def look_up_times() -> tuple[list[float], list[float]]:
     partition = TopicIdPartition("bench", "A" * 22, 0, "bench")
     epochs = (EpochEntry(0, 0),)
     segments = [_segment(partition, number, epochs) for number in range(SEGMENTS)]
-    view = PartitionView(partition, None, Coverage.of(segments, epochs), 0, epochs)
+    snapshot = PartitionSnapshot(partition, None, Coverage.of(segments, epochs), 0, epochs)
     starts = [segment.start_offset for segment in segments]
 
     def by_view(offset: int) -> int:
-        return view.existing_remote_range(offset).start_offset
+        return snapshot.existing_remote_range(offset).start_offset
 
     def by_bisection(offset: int) -> int:
         return starts[bisect_right(starts, offset) - 1]

@@ -121,7 +121,7 @@ class LiveSite:
     def remote_ends(self) -> dict[int, int]:
         """Return the offset (exclusive) at which the remote log of each partition ends."""
         with self.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
-            return {each.partition: reader.view(each).remote_end for each in remote_log.segments.list_partitions()}
+            return {each.partition: reader.snapshot(each).remote_end for each in remote_log.segments.list_partitions()}
 
     def ensure_exactly_once(self, ledger: Ledger, topic: str, topic_id: str | None = None) -> RecordCounts:
         """Audit everything deeply; see that each acknowledged record of `topic` is in the tiers once, some remote.

@@ -60,7 +60,7 @@ from tiered_storage.kafka_wire.server.frame_protocol import Piece
 from tiered_storage.kafka_wire.server.frame_splice import Replacement, spliced
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import Isolation
 
 AT_ONCE: Final = 8
@@ -289,50 +289,50 @@ class RemoteFetch:
 
     async def _look(self, named: NamedPartition, known: PartitionOffsets, offset: int, request: FetchRequest) -> _Found:
         partition = self._partitions.partition(named.topic.name, named.topic.topic_id, named.number)
-        view = await self._partitions.view(partition, offset)
-        if not (view.coverage.ranges or view.is_log_start_known) or offset < view.log_start_offset:
+        snapshot = await self._partitions.snapshot(partition, offset)
+        if not (snapshot.coverage.ranges or snapshot.is_log_start_known) or offset < snapshot.log_start_offset:
             return _Found(OFFSET_OUT_OF_RANGE)
         self._had_remote = True
-        if view.remote_range(offset) is None:
-            following = [each.start_offset for each in view.coverage.ranges_from(offset)]
+        if snapshot.remote_range(offset) is None:
+            following = [each.start_offset for each in snapshot.coverage.ranges_from(offset)]
             reason = (
-                f"offset {offset} is in neither tier: the remote log ends at offset {view.remote_end}, and the "
+                f"offset {offset} is in neither tier: the remote log ends at offset {snapshot.remote_end}, and the "
                 f"broker's begins at {known.start}: 'tiered-storage audit' reports the gap"
             )
             end = min([known.start, *following])
             return await self._missing(named, partition, offset, end, reason)
         isolation = Isolation.READ_COMMITTED if request.is_committed else Isolation.READ_UNCOMMITTED
         key = ReadKey(self._client, partition, isolation)
-        read = self._partitions.open(key, offset, view.remote_end, self._wait_ms(request))
+        read = self._partitions.open(key, offset, snapshot.remote_end, self._wait_ms(request))
         try:
             is_ready = await read.is_ready()
             is_decided = not (request.is_committed and is_ready)
-            outcomes = _Outcomes() if is_decided else await self._outcomes(named, partition, view)
+            outcomes = _Outcomes() if is_decided else await self._outcomes(named, partition, snapshot)
         except BaseException:
             self._partitions.end(read)
             raise
         if not is_ready or isinstance(outcomes, int):
             self._partitions.end(read)
-            return _Found(NONE if isinstance(outcomes, _Outcomes) else outcomes, view.log_start_offset)
-        return _Found(NONE, view.log_start_offset, read, key, outcomes)
+            return _Found(NONE if isinstance(outcomes, _Outcomes) else outcomes, snapshot.log_start_offset)
+        return _Found(NONE, snapshot.log_start_offset, read, key, outcomes)
 
     async def _outcomes(
-        self, named: NamedPartition, partition: TopicIdPartition, view: PartitionView
+        self, named: NamedPartition, partition: TopicIdPartition, snapshot: PartitionSnapshot
     ) -> _Outcomes | int:
         """Return how the transactions ended that are open at the end of the remote log, or what a consumer gets."""
-        aborted = await self._questions.aborted_across(named, view.remote_end)
+        aborted = await self._questions.aborted_across(named, snapshot.remote_end)
         if isinstance(aborted, int):
             return code_in_fetch(aborted)
         if aborted is not None:
             return _Outcomes(aborted)
         known = (await self._questions.offsets([named]))[named]
-        is_lost = isinstance(known, PartitionOffsets) and known.start > view.remote_end
+        is_lost = isinstance(known, PartitionOffsets) and known.start > snapshot.remote_end
         if isinstance(known, PartitionOffsets) and is_lost:
-            latest = await self._partitions.view(partition, known.start - 1)
-            if latest.remote_end != view.remote_end:
+            latest = await self._partitions.snapshot(partition, known.start - 1)
+            if latest.remote_end != snapshot.remote_end:
                 # Copied and trimmed since the look: a consumer that asks again is answered by the new one.
                 return NONE
-        decided_end = await self._partitions.decided_end(view)
+        decided_end = await self._partitions.decided_end(snapshot)
         if isinstance(known, PartitionOffsets) and is_lost:
             return _Outcomes((), decided_end, KAFKA_STORAGE_ERROR, known.start)
         return _Outcomes((), decided_end)
@@ -368,10 +368,10 @@ class RemoteFetch:
             self._fails(named, KAFKA_STORAGE_ERROR, reason)
             return _Found(KAFKA_STORAGE_ERROR)
         # A copy that was slower than the brokers' retention may still end well.
-        view = await self._partitions.latest(partition)
-        if view.remote_range(start) is not None:
-            return _Found(NONE, view.log_start_offset)
-        if view.may_become_remote(start, end):
+        snapshot = await self._partitions.latest(partition)
+        if snapshot.remote_range(start) is not None:
+            return _Found(NONE, snapshot.log_start_offset)
+        if snapshot.may_become_remote(start, end):
             self._fails(
                 named,
                 KAFKA_STORAGE_ERROR,
@@ -380,7 +380,7 @@ class RemoteFetch:
             return _Found(KAFKA_STORAGE_ERROR)
         skipped = skipped_offsets(start, end)
         self._failures.skipped(named.topic.name, named.number, skipped.end_offset - start, reason)
-        return _Found(NONE, view.log_start_offset, skipped=skipped)
+        return _Found(NONE, snapshot.log_start_offset, skipped=skipped)
 
     def _fails(self, partition: NamedPartition, code: int, reason: str) -> None:
         self._failures.failed(partition.topic.name, partition.number, code, reason)

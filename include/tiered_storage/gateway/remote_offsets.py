@@ -32,7 +32,7 @@ from tiered_storage.kafka_wire.partition_requests import CONSUMER, OffsetSpec
 from tiered_storage.kafka_wire.server.frame_protocol import Piece
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import FoundOffset
 from tiered_storage.remote_log.read.read_values import OffsetSpec as RemoteSpec
 
@@ -116,19 +116,19 @@ class RemoteOffsets:
         return replace(answer, topics=tuple(await asyncio.gather(*map(of_topic, topics))))
 
     async def _listed(self, partition: TopicIdPartition, each: Any, spec: int) -> Any:
-        view = await self._partitions.view(partition, max(int(each.offset), 0))
-        if not view.coverage.ranges:
+        snapshot = await self._partitions.snapshot(partition, max(int(each.offset), 0))
+        if not snapshot.coverage.ranges:
             return each
-        found = await self._remote(partition, view, spec)
+        found = await self._remote(partition, snapshot, spec)
         if found is None or not _is_before(found, each, spec):
             return each
         return _changed(each, offset=found.offset, timestamp=found.timestamp, leader_epoch=found.leader_epoch)
 
-    async def _remote(self, partition: TopicIdPartition, view: PartitionView, spec: int) -> FoundOffset | None:
+    async def _remote(self, partition: TopicIdPartition, snapshot: PartitionSnapshot, spec: int) -> FoundOffset | None:
         if spec == OffsetSpec.EARLIEST:
-            return FoundOffset(view.log_start_offset, leader_epoch=view.epoch_at(view.log_start_offset))
+            return FoundOffset(snapshot.log_start_offset, leader_epoch=snapshot.epoch_at(snapshot.log_start_offset))
         if spec == OffsetSpec.EARLIEST_PENDING_UPLOAD:
-            return FoundOffset(view.remote_end, leader_epoch=view.epoch_at(view.remote_end))
+            return FoundOffset(snapshot.remote_end, leader_epoch=snapshot.epoch_at(snapshot.remote_end))
         names: Mapping[int, RemoteSpec] = {
             OffsetSpec.MAX_TIMESTAMP: RemoteSpec.MAX_TIMESTAMP,
             OffsetSpec.LATEST_TIERED: RemoteSpec.LATEST_TIERED,
@@ -136,9 +136,9 @@ class RemoteOffsets:
         return await self._partitions.offsets(partition, names.get(spec, spec))
 
     async def _ended(self, partition: TopicIdPartition, each: Any, epoch: int) -> Any:
-        view = await self._partitions.view(partition, max(int(each.end_offset), 0))
-        found = end_offset_for(view.lineage, epoch, NO_END) if view.coverage.ranges else None
-        if found is None or not 0 <= found[1] <= view.remote_end or 0 <= int(each.end_offset) <= found[1]:
+        snapshot = await self._partitions.snapshot(partition, max(int(each.end_offset), 0))
+        found = end_offset_for(snapshot.lineage, epoch, NO_END) if snapshot.coverage.ranges else None
+        if found is None or not 0 <= found[1] <= snapshot.remote_end or 0 <= int(each.end_offset) <= found[1]:
             return each
         return _changed(each, leader_epoch=found[0], end_offset=found[1])
 

@@ -22,7 +22,7 @@ from tiered_storage.kafka_log.records.record_batch import NO_TIMESTAMP, encode_b
 from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
 from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN, TopicIdPartition
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec, Tier
 
 _MOST_OPEN: Final = 2_000
@@ -159,18 +159,18 @@ class RemotePartitions:
         """Return a partition by its topic's id; the name is for messages."""
         return TopicIdPartition(self._cluster_id, topic_id, number, topic)
 
-    async def view(self, partition: TopicIdPartition, offset: int) -> PartitionView:
-        """Return what is remote of a partition. If the last view does not have `offset`, the reader looks again.
+    async def snapshot(self, partition: TopicIdPartition, offset: int) -> PartitionSnapshot:
+        """Return what is remote of a partition. If the last snapshot does not have `offset`, the reader looks again.
 
-        Raises as RemoteLogReader.view.
+        Raises as RemoteLogReader.snapshot.
         """
-        # To the reader, the end of its last view counts as inside.
-        view = await self._reader.view(partition, offset + 1)
-        return view if offset >= view.log_start_offset else await self._reader.view(partition, offset)
+        # To the reader, the end of its last snapshot counts as inside.
+        snapshot = await self._reader.snapshot(partition, offset + 1)
+        return snapshot if offset >= snapshot.log_start_offset else await self._reader.snapshot(partition, offset)
 
-    async def latest(self, partition: TopicIdPartition) -> PartitionView:
-        """Return what is remote of a partition, by a look that begins now. Raises as RemoteLogReader.view."""
-        return await self._reader.view(partition, INT64_MAX)
+    async def latest(self, partition: TopicIdPartition) -> PartitionSnapshot:
+        """Return what is remote of a partition, by a look that begins now. Raises as RemoteLogReader.snapshot."""
+        return await self._reader.snapshot(partition, INT64_MAX)
 
     async def offsets(
         self, partition: TopicIdPartition, spec: OffsetSpec | int, isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -178,16 +178,16 @@ class RemotePartitions:
         """Return an offset of the log; see RemoteLogReader.offsets."""
         return await self._reader.offsets(partition, spec, isolation)
 
-    async def visible_end(self, view: PartitionView, isolation: Isolation) -> int:
+    async def visible_end(self, snapshot: PartitionSnapshot, isolation: Isolation) -> int:
         """Return the offset after the last one that a reader gets of what can be read. Raises as `offsets`."""
         if isolation is Isolation.READ_UNCOMMITTED:
-            return view.end_offset(isolation)
-        found = await self._reader.offsets(view.partition, OffsetSpec.LATEST, isolation, visible_only=True)
-        return view.end_offset(isolation) if found is None else found.offset
+            return snapshot.end_offset(isolation)
+        found = await self._reader.offsets(snapshot.partition, OffsetSpec.LATEST, isolation, visible_only=True)
+        return snapshot.end_offset(isolation) if found is None else found.offset
 
-    async def decided_end(self, view: PartitionView) -> int:
-        """Return up to which offset the remote log of `view` shows how each transaction ended."""
-        return await self._reader.decided_end(view)
+    async def decided_end(self, snapshot: PartitionSnapshot) -> int:
+        """Return up to which offset the remote log of `snapshot` shows how each transaction ended."""
+        return await self._reader.decided_end(snapshot)
 
     def open(self, key: ReadKey, offset: int, remote_end: int, wait_ms: int) -> RemoteRead:
         """Return the client's read that stands at `offset`, or a new one whose steps take `wait_ms` at most.

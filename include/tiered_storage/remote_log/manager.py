@@ -240,9 +240,9 @@ class RemoteLogManager(RemoteLogContext):
         from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 
         with BlockingLogReader(RemoteLogReader(self, remote_only=True)) as reader:
-            view = reader.view(partition)
-            view.check_range(offset)
-            covered = view.existing_remote_range(offset)
+            snapshot = reader.snapshot(partition)
+            snapshot.check_range(offset)
+            covered = snapshot.existing_remote_range(offset)
             for fetched in reader.batches(partition, offset, end_offset=covered.end_offset + 1):
                 yield fetched.content
 

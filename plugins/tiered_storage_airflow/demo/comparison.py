@@ -35,11 +35,11 @@ def compare(remote_log: RemoteLogManager, expected: ExpectedPartition, start_off
     """
     partition = remote_log.find_partition(expected.topic, expected.partition)
     with BlockingLogReader(remote_log.open_log_reader()) as reader:
-        view = reader.view(partition)
-        if view.log_start_offset != start_offset:
-            raise DemoError(f"{expected}: its log begins at offset {view.log_start_offset}, not at {start_offset}")
+        snapshot = reader.snapshot(partition)
+        if snapshot.log_start_offset != start_offset:
+            raise DemoError(f"{expected}: its log begins at offset {snapshot.log_start_offset}, not at {start_offset}")
         wanted = dropwhile(lambda record: record.offset < start_offset, expected.records())
-        stable_end = view.end_offset(Isolation.READ_COMMITTED)
+        stable_end = snapshot.end_offset(Isolation.READ_COMMITTED)
         found = reader.records(partition, start_offset, end_offset=stable_end)
         count = sum(_same(expected, one, other) for one, other in _pairs(wanted, found))
         if start_offset > 0:

@@ -150,11 +150,13 @@ def read_remote(remote_log: RemoteLogManager, partitions: Iterable[TopicIdPartit
     chosen = list(remote_log.segments.list_partitions()) if partitions is None else list(partitions)
     with BlockingLogReader(remote_log.open_log_reader()) as reader:
         for each in chosen:
-            view = reader.view(each)
-            if view.remote_end <= view.log_start_offset:
+            snapshot = reader.snapshot(each)
+            if snapshot.remote_end <= snapshot.log_start_offset:
                 continue
             committed = Isolation.READ_COMMITTED
-            for record in reader.records(each, view.log_start_offset, end_offset=view.remote_end, isolation=committed):
+            for record in reader.records(
+                each, snapshot.log_start_offset, end_offset=snapshot.remote_end, isolation=committed
+            ):
                 found[Place(each.topic, each.partition, record.offset)].append(record.key or b"")
     return found
 

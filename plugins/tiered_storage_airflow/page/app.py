@@ -108,7 +108,7 @@ async def _topic(
 ) -> Response:
     await admit(request, service, visitor, Right.DESCRIBE, topic)
     partitions, following = await partitions_of(service, topic, start, PARTITIONS_OF_A_PAGE)
-    shown = [(await describe(service, each), await service.tiers.look(each)) for each in partitions]
+    shown = [(await describe(service, each), await service.tiers.snapshot(each)) for each in partitions]
     lag = await _lag_of(service, topic)
     # On a thread: drawing 100,000 segments takes a while.
     return _page(await service.threads.asking.run(lambda: topic_page(_root(request), topic, shown, following, lag)))

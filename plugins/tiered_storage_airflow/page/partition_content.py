@@ -12,7 +12,7 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.safety import DeletionFailure
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.opening import open_segment
@@ -55,7 +55,7 @@ class PartitionContent:
     """The content of a partition's page at `now` (ms); its segments from offset `start` on."""
 
     answer: PartitionAnswer
-    view: PartitionView
+    snapshot: PartitionSnapshot
     times: Times
     listed: Listed
     now: int
@@ -67,14 +67,14 @@ class PartitionContent:
 async def look_up(asked: Asked, start: int, *, may_read: bool) -> PartitionContent:
     """Look everything up."""
     service, partition = asked.service, asked.partition
-    view = await service.tiers.look(partition)
+    snapshot = await service.tiers.snapshot(partition)
     return PartitionContent(
         answer=await describe(service, partition),
-        view=view,
+        snapshot=snapshot,
         times=Times(
             await _time_of(service.tiers, partition, 0),
             await _time_of(service.tiers, partition, OffsetSpec.MAX_TIMESTAMP),
-            await service.threads.asking.run(lambda: _active_since(view)),
+            await service.threads.asking.run(lambda: _active_since(snapshot)),
         ),
         listed=await service.threads.asking.run(lambda: _list(service.log, partition, start)),
         now=wall_clock(),
@@ -93,11 +93,11 @@ async def _time_of(tiers: Tiers, partition: TopicIdPartition, spec: OffsetSpec |
     return None if found is None or found.timestamp < 0 else found.timestamp
 
 
-def _active_since(view: PartitionView) -> int | None:
-    if view.local is None or not view.local.segments or not view.local.segments[-1].is_active:
+def _active_since(snapshot: PartitionSnapshot) -> int | None:
+    if snapshot.local is None or not snapshot.local.segments or not snapshot.local.segments[-1].is_active:
         return None
     try:
-        return first_timestamp(open_segment(view.local.segments[-1].location))
+        return first_timestamp(open_segment(snapshot.local.segments[-1].location))
     except (TieredStorageError, OSError):
         return None
 

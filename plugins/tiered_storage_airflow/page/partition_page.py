@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from tiered_storage.remote_log.metadata.safety import DeletionFailure
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage_airflow.page.base import (
     LEGEND,
     STATES,
@@ -28,7 +28,7 @@ MOST_ALARMS = 10
 TIME_BUCKETS = 40
 
 
-def offsets_strip(root: str, view: PartitionView) -> Strip:
+def offsets_strip(root: str, snapshot: PartitionSnapshot) -> Strip:
     """Return the places by offset; each part links to the segments that begin with it."""
     parts = [
         Part(
@@ -36,9 +36,9 @@ def offsets_strip(root: str, view: PartitionView) -> Strip:
             region.start,
             region.end,
             f"{LEGEND[region.place]}: offsets {region.start:,} to {region.end - 1:,}",
-            _segments_from(root, view, region.start),
+            _segments_from(root, snapshot, region.start),
         )
-        for region in regions_of(view)
+        for region in regions_of(snapshot)
     ]
     ends = (f"offset {parts[0].start:,}", f"{parts[-1].end:,}") if parts else ("", "")
     return strip("By offset", parts, ends)
@@ -46,7 +46,7 @@ def offsets_strip(root: str, view: PartitionView) -> Strip:
 
 def partition_page(root: str, content: PartitionContent) -> str:
     """Return the page."""
-    partition, following = content.view.partition, content.listed.next_offset
+    partition, following = content.snapshot.partition, content.listed.next_offset
     return page(
         "partition.html",
         root,
@@ -55,21 +55,21 @@ def partition_page(root: str, content: PartitionContent) -> str:
         alarms=_alarms(content),
         figures=_figures(content),
         legend=LEGEND,
-        by_offset=offsets_strip(root, content.view),
+        by_offset=offsets_strip(root, content.snapshot),
         by_time=_times_strip(root, content),
-        bytes_over_time=_bytes_over_time(content.view),
+        bytes_over_time=_bytes_over_time(content.snapshot),
         may_read=content.may_read,
         records_form=records_form(root, partition, content.answer.log_start_offset),
         under_way=_under_way(root, content),
         failures=_failures(root, content.listed.failures),
         start=content.start,
         segments=_segments(root, content),
-        more=None if following is None else _segments_from(root, content.view, following),
+        more=None if following is None else _segments_from(root, content.snapshot, following),
     )
 
 
-def _segments_from(root: str, view: PartitionView, offset: int) -> str:
-    return of_partition(root, view.partition, start=offset) + "#segments"
+def _segments_from(root: str, snapshot: PartitionSnapshot, offset: int) -> str:
+    return of_partition(root, snapshot.partition, start=offset) + "#segments"
 
 
 def _figures(content: PartitionContent) -> Iterable[tuple[str, str]]:
@@ -79,14 +79,14 @@ def _figures(content: PartitionContent) -> Iterable[tuple[str, str]]:
     yield "last remote offset", number(answer.latest_tiered_offset)
     yield "log end", number(answer.log_end_offset)
     yield "not copied yet", f"{answer.lag_offsets:,} offsets"
-    yield "closed and not copied", _closed_lag(content.view)
+    yield "closed and not copied", _closed_lag(content.snapshot)
     yield "remote", f"{size(answer.remote_bytes)}, {answer.remote_segments:,} segments"
     yield "local", f"{size(answer.local_bytes)}, {answer.local_segments:,} segments"
 
 
-def _closed_lag(view: PartitionView) -> str:
-    closed = [] if view.local is None else view.local.closed_segments
-    due = [each for each in closed if each.end_offset is not None and each.end_offset >= view.remote_end]
+def _closed_lag(snapshot: PartitionSnapshot) -> str:
+    closed = [] if snapshot.local is None else snapshot.local.closed_segments
+    due = [each for each in closed if each.end_offset is not None and each.end_offset >= snapshot.remote_end]
     return f"{size(sum(each.size for each in due))}, {len(due):,} segments"
 
 
@@ -96,7 +96,7 @@ def _alarms(content: PartitionContent) -> list[str]:
         alarms.append(local_tier_is_hidden(answer.local_problem))
     if answer.delete_state is not None:
         alarms.append(f"The partition is being deleted: {answer.delete_state}.")
-    missing = [region for region in regions_of(content.view) if region.place is Place.MISSING]
+    missing = [region for region in regions_of(content.snapshot) if region.place is Place.MISSING]
     alarms += [
         f"Offsets {region.start:,} to {region.end - 1:,} are in neither tier; 'tiered-storage audit' reports details."
         for region in missing[:MOST_ALARMS]
@@ -108,7 +108,7 @@ def _alarms(content: PartitionContent) -> list[str]:
 
 def _times_strip(root: str, content: PartitionContent) -> Strip:
     """Return the places by time: remote segments by their largest timestamps, and local ones after them."""
-    view, times = content.view, content.times
+    snapshot, times = content.snapshot, content.times
     parts: list[Part] = []
     reached = times.first
 
@@ -117,7 +117,7 @@ def _times_strip(root: str, content: PartitionContent) -> Strip:
         nonlocal reached
         if end is None or end < 0 or (reached is not None and (end < reached or (end == reached and parts))):
             return
-        begin, address = end if reached is None else reached, _segments_from(root, view, offset)
+        begin, address = end if reached is None else reached, _segments_from(root, snapshot, offset)
         if parts and parts[-1].kind == place.value:
             last = parts.pop()
             begin, address = int(last.start), last.link or address
@@ -125,10 +125,10 @@ def _times_strip(root: str, content: PartitionContent) -> Strip:
         parts.append(Part(place.value, begin, max(end, begin + 1), title, address))
         reached = end
 
-    for covered in view.coverage.ranges:
-        is_local = view.local is not None and covered.start_offset >= view.local_start
+    for covered in snapshot.coverage.ranges:
+        is_local = snapshot.local is not None and covered.start_offset >= snapshot.local_start
         add(Place.BOTH if is_local else Place.REMOTE, covered.segment.max_timestamp, covered.start_offset)
-    local = {region.place: region.start for region in regions_of(view)}
+    local = {region.place: region.start for region in regions_of(snapshot)}
     if Place.LOCAL in local:
         until = times.active if Place.ACTIVE in local and times.active is not None else times.last
         add(Place.LOCAL, until, local[Place.LOCAL])
@@ -138,8 +138,8 @@ def _times_strip(root: str, content: PartitionContent) -> Strip:
     return strip("By time", parts, ends)
 
 
-def _bytes_over_time(view: PartitionView) -> Bars | None:
-    timed = [each for each in view.coverage.ranges if each.segment.max_timestamp >= 0]
+def _bytes_over_time(snapshot: PartitionSnapshot) -> Bars | None:
+    timed = [each for each in snapshot.coverage.ranges if each.segment.max_timestamp >= 0]
     if not timed:
         return None
     first = min(each.segment.max_timestamp for each in timed)

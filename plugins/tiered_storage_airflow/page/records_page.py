@@ -62,7 +62,7 @@ def records_page(
     root: str, partition: TopicIdPartition, readable: ReadableRange, records: Sequence[ShownRecord]
 ) -> str:
     """Return the page of `records`, the first of what is `readable`."""
-    hidden, following = readable.view.hidden, records[-1].offset + 1 if records else readable.end
+    hidden, following = readable.snapshot.hidden, records[-1].offset + 1 if records else readable.end
     return page(
         "records.html",
         root,

@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from tiered_storage.kafka_log.log.log_read import Isolation
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 
 
 class Place(StrEnum):
@@ -31,13 +31,13 @@ class Region:
     end: int
 
 
-def regions_of(view: PartitionView) -> list[Region]:
+def regions_of(snapshot: PartitionSnapshot) -> list[Region]:
     """Return the regions of a partition from its log start to its end, in order, without a gap between them."""
-    start, end = view.log_start_offset, view.end_offset(Isolation.READ_UNCOMMITTED)
-    remote = [(max(each.start_offset, start), min(each.end_offset + 1, end)) for each in view.coverage.ranges]
-    local_start = end if view.local is None else max(start, view.local.log_start_offset)
-    local_end = end if view.local is None else min(end, view.local.readable_end)
-    active = _active_start(view, local_end)
+    start, end = snapshot.log_start_offset, snapshot.end_offset(Isolation.READ_UNCOMMITTED)
+    remote = [(max(each.start_offset, start), min(each.end_offset + 1, end)) for each in snapshot.coverage.ranges]
+    local_start = end if snapshot.local is None else max(start, snapshot.local.log_start_offset)
+    local_end = end if snapshot.local is None else min(end, snapshot.local.readable_end)
+    active = _active_start(snapshot, local_end)
     edges = sorted({start, end, local_start, local_end, active, *(edge for each in remote for edge in each)})
     found: list[Region] = []
     at = 0
@@ -55,10 +55,10 @@ def regions_of(view: PartitionView) -> list[Region]:
     return found
 
 
-def _active_start(view: PartitionView, local_end: int) -> int:
-    if view.local is None or not view.local.segments or not view.local.segments[-1].is_active:
+def _active_start(snapshot: PartitionSnapshot, local_end: int) -> int:
+    if snapshot.local is None or not snapshot.local.segments or not snapshot.local.segments[-1].is_active:
         return local_end
-    return max(view.local.segments[-1].base_offset, view.local_start)
+    return max(snapshot.local.segments[-1].base_offset, snapshot.local_start)
 
 
 def _place(is_remote: bool, *, is_local: bool, is_active: bool) -> Place:

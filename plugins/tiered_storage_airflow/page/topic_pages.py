@@ -11,7 +11,7 @@ import yaml
 
 from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics, TopicMetrics
 from tiered_storage.remote_log.metrics.stored import LagPoint, TopicLag
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.settings.read_rights import Right
 from tiered_storage_airflow.page.base import LEGEND, link, of_partition, of_topic, page
 from tiered_storage_airflow.page.partition_page import offsets_strip
@@ -129,14 +129,14 @@ def _lag_bars(topic: str, history: Sequence[LagPoint]) -> Bars | None:
 def topic_page(
     root: str,
     topic: str,
-    partitions: Sequence[tuple[PartitionAnswer, PartitionView]],
+    partitions: Sequence[tuple[PartitionAnswer, PartitionSnapshot]],
     following: int | None,
     lag: TopicLagShown,
 ) -> str:
     """Return the page of some partitions of a topic; `following` is the number that comes next."""
     rows = [
         (
-            link(of_partition(root, view.partition), str(answer.partition)),
+            link(of_partition(root, snapshot.partition), str(answer.partition)),
             number(answer.log_start_offset),
             number(answer.earliest_local_offset),
             number(answer.latest_tiered_offset),
@@ -145,10 +145,10 @@ def topic_page(
             size(answer.remote_bytes),
             _troubles(answer),
         )
-        for answer, view in partitions
+        for answer, snapshot in partitions
     ]
     columns = ("partition", "log start", "first local", "last remote", "log end", "not copied", "remote", "trouble")
-    strips = [(answer.partition, offsets_strip(root, view)) for answer, view in partitions]
+    strips = [(answer.partition, offsets_strip(root, snapshot)) for answer, snapshot in partitions]
     return page(
         "topic.html",
         root,

@@ -39,7 +39,7 @@ SECONDS_OF_RIGHTS = 1.0
 SECONDS_OF_METRICS = 30.0
 """How long, in seconds, the kept metrics are cached: runs keep new ones every few minutes."""
 SECONDS_BETWEEN_SENDS = 0.002
-SECONDS_BETWEEN_LOOKS = 10.0
+SECONDS_BETWEEN_CHECKS = 10.0
 """How often, in seconds, metadata and store are compared, which is also how long replaced metadata are still read."""
 
 _T = TypeVar("_T")
@@ -52,20 +52,20 @@ class SingleFlight(Generic[_T]):
         """Cache results for `seconds`."""
         self._seconds = seconds
         self._begun = 0.0
-        self._look: asyncio.Future[_T] | None = None
+        self._call: asyncio.Future[_T] | None = None
 
-    async def get(self, look: Callable[[], Awaitable[_T]]) -> _T:
-        """Return the cached result of `look`, or a new one. Raises what `look` raises."""
+    async def get(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Return the cached result of `call`, or a new one. Raises what `call` raises."""
         now = asyncio.get_running_loop().time()
-        if self._look is None or self._is_over(self._look, now):
+        if self._call is None or self._is_over(self._call, now):
             self._begun = now
-            self._look = asyncio.ensure_future(look())
-        return await asyncio.shield(self._look)
+            self._call = asyncio.ensure_future(call())
+        return await asyncio.shield(self._call)
 
-    def _is_over(self, look: asyncio.Future[_T], now: float) -> bool:
-        if not look.done():
+    def _is_over(self, call: asyncio.Future[_T], now: float) -> bool:
+        if not call.done():
             return False
-        return look.cancelled() or look.exception() is not None or now > self._begun + self._seconds
+        return call.cancelled() or call.exception() is not None or now > self._begun + self._seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class MetadataWatch:
 
         Raises OutdatedMetadataError and StoreMismatchError.
         """
-        is_due = time.monotonic() > self._compared_at + SECONDS_BETWEEN_LOOKS
+        is_due = time.monotonic() > self._compared_at + SECONDS_BETWEEN_CHECKS
         if is_due and (self._comparison is None or self._comparison.done()):
             self._compared_at = time.monotonic()
             self._comparison = asyncio.ensure_future(self._compare())

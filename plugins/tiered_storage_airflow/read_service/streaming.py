@@ -20,7 +20,7 @@ from tiered_storage_airflow.read_service.service import OpenService
 
 _log = logging.getLogger(__name__)
 
-SECONDS_BETWEEN_LOOKS = 5.0
+SECONDS_BETWEEN_CHECKS = 5.0
 """How often, in seconds, a long response checks that its reader is still logged in and may read."""
 SEND_BYTES = 64 << 10
 """The size of one write: a client that takes this much in time is not stalled."""
@@ -115,7 +115,7 @@ class PiecesResponse(Response):
 
     async def _look_at_the_right(self, send: Send) -> None:
         now = asyncio.get_running_loop().time()
-        if now < self._looked + SECONDS_BETWEEN_LOOKS:
+        if now < self._looked + SECONDS_BETWEEN_CHECKS:
             return
         self._looked = now
         try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import (
     NO_EPOCHS,
     FetchedBatches,
@@ -27,9 +27,9 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 @dataclass(frozen=True, slots=True)
 class ReadableRange:
-    """The offsets that a reader gets of the partition in `view`: from `start` up to `end` (exclusive)."""
+    """The offsets that a reader gets of the partition in `snapshot`: from `start` up to `end` (exclusive)."""
 
-    view: PartitionView
+    snapshot: PartitionSnapshot
     start: int
     end: int
 
@@ -45,9 +45,9 @@ class Tiers:
         """Read `log`, which the caller closes."""
         return cls(RemoteLogReader(log, local_may_be_hidden=True))
 
-    async def look(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionView:
-        """Return a view of the partition, at most a moment old, or a new one if the cached one lacks `offset`."""
-        return await self.reader.view(partition, offset)
+    async def snapshot(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionSnapshot:
+        """Return a snapshot of the partition, at most a moment old, or a new one if the cached one lacks `offset`."""
+        return await self.reader.snapshot(partition, offset)
 
     async def readable_range(
         self,
@@ -63,24 +63,24 @@ class Tiers:
         Raises OffsetOutOfRangeError if the offset lies outside, LeaderEpochError for `epochs` of other logs, and the
         error of an unreadable local tier if only that might have the first record.
         """
-        view = await self.reader.view(partition, offset, epochs)
-        start = view.log_start_offset if offset is None else offset
+        snapshot = await self.reader.snapshot(partition, offset, epochs)
+        start = snapshot.log_start_offset if offset is None else offset
         if timestamp is not None:
-            start = await self.first_at(view, timestamp, isolation)
-            # The offset may be from a newer view than this one.
-            view = await self.look(partition, start)
-        view.check_range(start)
-        view.check_epochs(start, epochs)
-        if start >= view.remote_end:
-            view.ensure_not_hidden(start)
-        return ReadableRange(view, start, await self.end(view, isolation))
+            start = await self.first_at(snapshot, timestamp, isolation)
+            # The offset may be from a newer snapshot than this one.
+            snapshot = await self.snapshot(partition, start)
+        snapshot.check_range(start)
+        snapshot.check_epochs(start, epochs)
+        if start >= snapshot.remote_end:
+            snapshot.ensure_not_hidden(start)
+        return ReadableRange(snapshot, start, await self.end(snapshot, isolation))
 
-    async def end(self, view: PartitionView, isolation: Isolation) -> int:
+    async def end(self, snapshot: PartitionSnapshot, isolation: Isolation) -> int:
         """Return the offset after the last readable one."""
         if isolation is Isolation.READ_UNCOMMITTED:
-            return view.end_offset(isolation)
-        found = await self.offset(view.partition, OffsetSpec.LATEST, isolation, visible_only=True)
-        return view.end_offset(isolation) if found is None else found.offset
+            return snapshot.end_offset(isolation)
+        found = await self.offset(snapshot.partition, OffsetSpec.LATEST, isolation, visible_only=True)
+        return snapshot.end_offset(isolation) if found is None else found.offset
 
     async def offset(
         self,
@@ -97,13 +97,13 @@ class Tiers:
         """
         return await self.reader.offsets(partition, spec, isolation, visible_only=visible_only)
 
-    async def first_at(self, view: PartitionView, timestamp: int, isolation: Isolation) -> int:
+    async def first_at(self, snapshot: PartitionSnapshot, timestamp: int, isolation: Isolation) -> int:
         """Return the offset of the first record at or after `timestamp` (ms); the end if there is none yet.
 
         Raises as `offset`.
         """
-        found = await self.offset(view.partition, timestamp, isolation)
-        return await self.end(view, isolation) if found is None else found.offset
+        found = await self.offset(snapshot.partition, timestamp, isolation)
+        return await self.end(snapshot, isolation) if found is None else found.offset
 
     async def batches(
         self, partition: TopicIdPartition, offset: int, end_offset: int, isolation: Isolation

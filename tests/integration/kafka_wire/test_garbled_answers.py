@@ -372,7 +372,7 @@ def ensure_all_is_there(site: LiveSite, topic: str, sent: list[Record]) -> int:
             for each in remote_log.segments.list_partitions()
             if each.topic == topic and finished(remote_log.segments.list_remote_log_segments(each))
         ]
-        end = reader.view(copied).remote_end
+        end = reader.snapshot(copied).remote_end
         in_order = sorted(sent, key=lambda record: record.offset)
         assert list(reader.records(copied, 0, end_offset=end)) == in_order[:end]
     assert log_start(site.kafka, topic) <= end

@@ -61,7 +61,9 @@ def segments(site: LiveSite) -> dict[RemoteLogSegmentId, tuple[int, int, int]]:
 def remote_starts(site: LiveSite) -> dict[int, int]:
     """Return the log starts that readers see."""
     with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
-        return {each.partition: reader.view(each).log_start_offset for each in remote_log.segments.list_partitions()}
+        return {
+            each.partition: reader.snapshot(each).log_start_offset for each in remote_log.segments.list_partitions()
+        }
 
 
 def set_retention(brokers: BrokerCluster, topic: str, retention_ms: int) -> None:
@@ -162,8 +164,8 @@ def read_around_gaps(site: LiveSite, ends: Mapping[int, int], starts: Mapping[in
     found: dict[Place, list[bytes]] = {}
     with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
         for each in remote_log.segments.list_partitions():
-            view, number = reader.view(each), each.partition
-            for start, end in ((view.log_start_offset, ends[number]), (starts[number], view.remote_end)):
+            snapshot, number = reader.snapshot(each), each.partition
+            for start, end in ((snapshot.log_start_offset, ends[number]), (starts[number], snapshot.remote_end)):
                 for record in reader.records(each, start, end_offset=end):
                     found.setdefault(Place(each.topic, number, record.offset), []).append(record.key or b"")
     return found

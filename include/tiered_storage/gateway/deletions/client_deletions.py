@@ -167,7 +167,7 @@ class ClientDeletions:
             return {}, REQUEST_TIMED_OUT
         for partition, outcome in outcomes.items():
             if isinstance(outcome, int):
-                # Otherwise the reader would use its last view, and show what was just deleted.
+                # Otherwise the reader would use its last snapshot, and show what was just deleted.
                 with suppress(TieredStorageError):
                     await self._partitions.latest(partition)
         return outcomes, NONE

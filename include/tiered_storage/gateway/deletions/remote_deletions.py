@@ -27,7 +27,7 @@ from tiered_storage.errors import (
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.read.partition_view import look_at
+from tiered_storage.remote_log.read.partition_snapshot import snapshot_partition
 from tiered_storage.remote_log.retention.deletions import RemoteLogDeletions
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.source.partition_log import NamedPartition
@@ -154,16 +154,16 @@ class RemoteLogChanges:
 
     def _log_start(self, partition: TopicIdPartition) -> int | None:
         """Return where the log begins; None if nothing of it was ever remote. Raises what looking at it raises."""
-        view = look_at(partition, self._context.source, self._context.segments)
-        if not view.is_log_start_known and not any(
+        snapshot = snapshot_partition(partition, self._context.source, self._context.segments)
+        if not snapshot.is_log_start_known and not any(
             True for _ in self._context.segments.list_remote_log_segments(partition)
         ):
             return None
-        if view.local is None:
+        if snapshot.local is None:
             raise UnknownPartitionError(
                 f"{partition}: the brokers no longer have it under the topic id {partition.topic_id}"
             )
-        return view.log_start_offset
+        return snapshot.log_start_offset
 
     def _marked(self, plans: list[ExpiryPlan]) -> dict[TopicIdPartition, LogStart]:
         try:

@@ -177,20 +177,20 @@ class LogFetch:
 
     async def _find(self, partition: TopicIdPartition, offset: int, request: FetchRequest) -> _Found:
         isolation = Isolation.READ_COMMITTED if request.is_committed else Isolation.READ_UNCOMMITTED
-        view = await self._partitions.view(partition, offset)
+        snapshot = await self._partitions.snapshot(partition, offset)
         try:
-            view.check_range(offset)
+            snapshot.check_range(offset)
         except OffsetOutOfRangeError:
             return _Found(OFFSET_OUT_OF_RANGE)
-        high_watermark = view.end_offset(Isolation.READ_UNCOMMITTED)
-        stable = await self._partitions.visible_end(view, isolation)
-        found = _Found(NONE, (high_watermark, stable, view.log_start_offset))
+        high_watermark = snapshot.end_offset(Isolation.READ_UNCOMMITTED)
+        stable = await self._partitions.visible_end(snapshot, isolation)
+        found = _Found(NONE, (high_watermark, stable, snapshot.log_start_offset))
         if offset >= min(high_watermark, stable):
             # Where a log directory cannot be read, the log may go on: that is no end.
-            view.ensure_not_hidden(offset)
+            snapshot.ensure_not_hidden(offset)
             return found
         found.key = ReadKey(self._client, partition, isolation)
-        read = self._partitions.open(found.key, offset, view.remote_end, self._wait_ms(request))
+        read = self._partitions.open(found.key, offset, snapshot.remote_end, self._wait_ms(request))
         try:
             is_ready = await read.is_ready()
         except BaseException:

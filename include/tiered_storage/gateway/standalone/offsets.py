@@ -96,9 +96,9 @@ class LogOffsets:
             return entity(module.EpochEndOffset, error_code=error, partition=number, leader_epoch=epoch, end_offset=end)
 
         async def find(partition: TopicIdPartition, each: Any) -> Any:
-            view = await self._partitions.view(partition, 0)
-            end = view.end_offset(Isolation.READ_UNCOMMITTED)
-            found = end_offset_for(view.lineage, int(each.leader_epoch), end)
+            snapshot = await self._partitions.snapshot(partition, 0)
+            end = snapshot.end_offset(Isolation.READ_UNCOMMITTED)
+            found = end_offset_for(snapshot.lineage, int(each.leader_epoch), end)
             return ended(int(each.partition), *(found or (NO_EPOCH, NO_OFFSET)))
 
         async def of_topic(topic: Any) -> Any:

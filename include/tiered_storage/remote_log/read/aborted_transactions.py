@@ -21,7 +21,7 @@ from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outcome_of
 from tiered_storage.remote_log.read.chunks.remote_chunks import RemoteChunks, SegmentTransactions
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import LocalSegment
 from tiered_storage.remote_log.source.segment_source import OpenSegment
@@ -37,7 +37,12 @@ class AbortedTransactionSearch:
         self._all_decided = all_decided
 
     async def find(
-        self, view: PartitionView, table: BatchTable, start_offset: int, end_offset: int, deadline: FetchDeadline
+        self,
+        snapshot: PartitionSnapshot,
+        table: BatchTable,
+        start_offset: int,
+        end_offset: int,
+        deadline: FetchDeadline,
     ) -> tuple[AbortedTxn, ...]:
         """Return the aborted transactions with records in [`start_offset`, `end_offset`), in order of first offset.
 
@@ -49,10 +54,10 @@ class AbortedTransactionSearch:
             return ()
         found: set[AbortedTxn] = set()
         # If another transaction is open, a marker may be after the last stable offset.
-        log_end = view.end_offset(Isolation.READ_UNCOMMITTED)
+        log_end = snapshot.end_offset(Isolation.READ_UNCOMMITTED)
         at = start_offset
         while at < log_end:
-            segment, next_offset = await self._of_segment(view, at, deadline)
+            segment, next_offset = await self._of_segment(snapshot, at, deadline)
             here = segment.index.collect_aborted(start_offset, end_offset)
             found.update(each for each in here.transactions if each.last_offset < next_offset)
             is_decided = segment.undecided_from is not None and segment.undecided_from >= end_offset
@@ -61,20 +66,24 @@ class AbortedTransactionSearch:
             at = next_offset
         return tuple(sorted(found, key=lambda each: (each.first_offset, each.last_offset)))
 
-    async def decided(self, view: PartitionView, isolation: Isolation, deadline: FetchDeadline) -> PartitionView:
-        """Return `view` with the first offset that its remote segments leave undecided, if a reader needs it.
+    async def decided(
+        self, snapshot: PartitionSnapshot, isolation: Isolation, deadline: FetchDeadline
+    ) -> PartitionSnapshot:
+        """Return `snapshot` with the first offset that its remote segments leave undecided, if a reader needs it.
 
         Only a read_committed reader needs it, unless the local log's last stable offset is at the remote end or after
         it. Such a reader does not get the records from there on: their transactions may end in segments that are not
         visible. Raises RemoteStorageError, ReadRefusedError.
         """
-        is_decided = self._all_decided or (view.local is not None and view.local.last_stable_offset >= view.remote_end)
-        if isolation is not Isolation.READ_COMMITTED or is_decided or not view.coverage.ranges:
-            return view
-        undecided_from = await self.decided_end(view, deadline)
-        return view if undecided_from >= view.remote_end else replace(view, undecided_from=undecided_from)
+        is_decided = self._all_decided or (
+            snapshot.local is not None and snapshot.local.last_stable_offset >= snapshot.remote_end
+        )
+        if isolation is not Isolation.READ_COMMITTED or is_decided or not snapshot.coverage.ranges:
+            return snapshot
+        undecided_from = await self.decided_end(snapshot, deadline)
+        return snapshot if undecided_from >= snapshot.remote_end else replace(snapshot, undecided_from=undecided_from)
 
-    async def decided_end(self, view: PartitionView, deadline: FetchDeadline) -> int:
+    async def decided_end(self, snapshot: PartitionSnapshot, deadline: FetchDeadline) -> int:
         """Return the first offset of the earliest transaction that is open at the remote end, or that end if none is.
 
         The producers at a segment's end show it. If they are unknown, or the segment was truncated, this reads its
@@ -82,8 +91,8 @@ class AbortedTransactionSearch:
         """
         opened = OpenTransactions({})
         unknown: list[CoveredRange] = []
-        undecided_from = view.remote_end
-        for covered in reversed(view.coverage.ranges):
+        undecided_from = snapshot.remote_end
+        for covered in reversed(snapshot.coverage.ranges):
             found = _within_range(await self._chunks.transactions(covered.segment, deadline), covered)
             if found.undecided_from is not None:
                 if found.undecided_from <= covered.end_offset:
@@ -104,19 +113,21 @@ class AbortedTransactionSearch:
             entry = indexes.chunk_for_offset(entry.last_offset + 1)
 
     async def _of_segment(
-        self, view: PartitionView, offset: int, deadline: FetchDeadline
+        self, snapshot: PartitionSnapshot, offset: int, deadline: FetchDeadline
     ) -> tuple[SegmentTransactions, int]:
         """Return the transactions of the segment with `offset`, and the offset after its valid part."""
-        local = view.local_segment(offset)
+        local = snapshot.local_segment(offset)
         if local is not None:
             found = await outcome_of(self._local_pool.submit(lambda: _read_local(local)))
             if found is not None:
                 readable = (
-                    view.end_offset(Isolation.READ_UNCOMMITTED) if view.local is None else view.local.readable_end
+                    snapshot.end_offset(Isolation.READ_UNCOMMITTED)
+                    if snapshot.local is None
+                    else snapshot.local.readable_end
                 )
                 end = readable if local.end_offset is None else min(local.end_offset + 1, readable)
                 return _up_to(found, end, is_cut=local.end_offset is None or end <= local.end_offset), end
-        covered = view.existing_remote_range(offset)
+        covered = snapshot.existing_remote_range(offset)
         found = await self._chunks.transactions(covered.segment, deadline)
         return _within_range(found, covered), covered.end_offset + 1
 

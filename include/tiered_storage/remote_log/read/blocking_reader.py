@@ -16,7 +16,7 @@ from tiered_storage.kafka_log.columnar.decoder import RecordRange
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.log_reader import READ_UNCOMMITTED, RemoteLogReader
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import (
     NO_EPOCHS,
     FetchedBatches,
@@ -44,9 +44,9 @@ class BlockingLogReader:
         self._thread = threading.Thread(target=self._loop.run_forever, name="log reader", daemon=True)
         self._thread.start()
 
-    def view(self, partition: TopicIdPartition) -> PartitionView:
-        """As RemoteLogReader.view."""
-        return self._run(self._reader.view(partition))
+    def snapshot(self, partition: TopicIdPartition) -> PartitionSnapshot:
+        """As RemoteLogReader.snapshot."""
+        return self._run(self._reader.snapshot(partition))
 
     def offsets(
         self, partition: TopicIdPartition, spec: OffsetSpec | int, isolation: Isolation = READ_UNCOMMITTED

@@ -30,7 +30,7 @@ from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, Reade
 from tiered_storage.remote_log.read.chunks.remote_chunks import ChunkCounts, RemoteChunks, segment_range
 from tiered_storage.remote_log.read.log_stream import LogStream, StreamContext
 from tiered_storage.remote_log.read.offset_search import OffsetSearch, is_certain
-from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews, look_at
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot, PartitionSnapshots, snapshot_partition
 from tiered_storage.remote_log.read.read_values import (
     NO_EPOCHS,
     FetchedBatches,
@@ -128,15 +128,17 @@ class RemoteLogReader:
             max(settings.remote_log_reader_read_ahead_bytes, settings.remote_log_reader_cache_memory_bytes),
             settings.remote_log_index_file_cache_total_size_bytes,
         )
-        self._views = PartitionViews(
-            lambda partition: look_at(partition, source, context.segments, may_be_hidden=local_may_be_hidden),
-            self._pools.looks,
+        self._snapshots = PartitionSnapshots(
+            lambda partition: snapshot_partition(
+                partition, source, context.segments, may_be_hidden=local_may_be_hidden
+            ),
+            self._pools.snapshots,
             settings.remote_log_reader_metadata_max_age_ms,
             self._timing,
         )
         self._aborted = AbortedTransactionSearch(self._chunks, self._pools.local, all_decided=all_decided)
         self._streams = StreamContext(
-            self._views,
+            self._snapshots,
             self._chunks,
             self._pools.local,
             self._aborted,
@@ -164,24 +166,24 @@ class RemoteLogReader:
         """How often chunks of the remote tier were in memory, and what was fetched ahead in vain."""
         return self._chunks.counts
 
-    async def view(
+    async def snapshot(
         self, partition: TopicIdPartition, offset: int | None = None, epochs: FetchEpochs = NO_EPOCHS
-    ) -> PartitionView:
-        """Return the content of a partition, now or at the last look.
+    ) -> PartitionSnapshot:
+        """Return a snapshot of a partition: a new one, or the last.
 
-        The last look is at most remote.log.reader.metadata.max.age.ms ago, or twenty times as long as the look took if
-        that is longer. If `offset` lies outside of the last view, or `epochs` contradict it, the reader looks again.
-        Raises ReadTimedOutError.
+        The last is at most remote.log.reader.metadata.max.age.ms old, or twenty times as long as it took to take if
+        that is longer. If `offset` lies outside of it, or `epochs` contradict it, the reader takes a new one. Raises
+        ReadTimedOutError.
         """
         deadline = self._deadline(None)
-        seen = await self._views.get(partition, deadline)
+        seen = await self._snapshots.get(partition, deadline)
         try:
             if offset is None or seen.log_start_offset <= offset <= seen.end_offset(READ_UNCOMMITTED):
                 seen.check_epochs(offset or 0, epochs)
                 return seen
         except LeaderEpochError:
-            pass  # the view may be older than the latest leader: look again before refusing
-        return await self._views.refreshed(partition, deadline)
+            pass  # the snapshot may be older than the latest leader: take a new one before refusing
+        return await self._snapshots.refreshed(partition, deadline)
 
     async def offsets(
         self,
@@ -199,29 +201,29 @@ class RemoteLogReader:
         `visible_only` asks for the result of the readable tiers.
         """
         deadline = self._deadline(self._context.settings.remote_list_offsets_request_timeout_ms)
-        view = await self._views.get(partition, deadline)
+        snapshot = await self._snapshots.get(partition, deadline)
         try:
-            found = await self._find(view, spec, isolation, deadline)
+            found = await self._find(snapshot, spec, isolation, deadline)
         except (FileNotFoundError, RemoteObjectNotFoundError):
-            # Trimmed or deleted since the last look. If the data are lost, the second search fails too.
-            view = await self._views.refreshed(partition, deadline)
-            found = await self._find(view, spec, isolation, deadline)
-        if not visible_only and not is_certain(view, spec, found):
-            view.ensure_not_hidden(view.global_log_start)
+            # Trimmed or deleted since the last snapshot. If the data are lost, the second search fails too.
+            snapshot = await self._snapshots.refreshed(partition, deadline)
+            found = await self._find(snapshot, spec, isolation, deadline)
+        if not visible_only and not is_certain(snapshot, spec, found):
+            snapshot.ensure_not_hidden(snapshot.global_log_start)
         return found
 
     async def _find(
-        self, seen: PartitionView, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
+        self, seen: PartitionSnapshot, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
     ) -> FoundOffset | None:
-        view = await self._aborted.decided(seen, isolation, deadline)
-        return await self._offsets.find(view, spec, isolation, deadline)
+        snapshot = await self._aborted.decided(seen, isolation, deadline)
+        return await self._offsets.find(snapshot, spec, isolation, deadline)
 
-    async def decided_end(self, view: PartitionView) -> int:
-        """Return up to which offset (exclusive) the remote log of `view` itself shows how each transaction ended.
+    async def decided_end(self, snapshot: PartitionSnapshot) -> int:
+        """Return up to which offset (exclusive) the remote log of `snapshot` itself shows how each transaction ended.
 
         Raises RemoteStorageError, ReadRefusedError.
         """
-        return await self._aborted.decided_end(view, self._deadline(None))
+        return await self._aborted.decided_end(snapshot, self._deadline(None))
 
     def batches(
         self,
@@ -274,10 +276,10 @@ class RemoteLogReader:
     async def segment(self, partition: TopicIdPartition, segment_id: str) -> RemoteLogSegmentMetadata:
         """Return a finished remote segment by its id. Raises RemoteObjectNotFoundError, RecordsDeletedError."""
         deadline = self._deadline(None)
-        found = _segment_in(await self._views.get(partition, deadline), segment_id)
+        found = _segment_in(await self._snapshots.get(partition, deadline), segment_id)
         if found is None:
-            looking = self._pools.looks.submit(lambda: self._known(partition, segment_id))
-            found = await deadline.outcome(looking, segment_id)
+            searching = self._pools.snapshots.submit(lambda: self._known(partition, segment_id))
+            found = await deadline.outcome(searching, segment_id)
         if found is None:
             raise RemoteObjectNotFoundError(
                 f"{partition}: no readable remote segment has the id {segment_id}: 'tiered-storage segments' lists "
@@ -329,7 +331,7 @@ class RemoteLogReader:
         self.close()
 
     def _known(self, partition: TopicIdPartition, segment_id: str) -> RemoteLogSegmentMetadata | None:
-        """Return a finished segment that the view lacks: a second copy, or one that was committed since the last look.
+        """Return a finished segment that the snapshot lacks: a second copy, or one committed since.
 
         Raises RecordsDeletedError if it was deleted with its topic or lies below the global log start, even if its
         objects still exist.
@@ -355,8 +357,8 @@ def _files(settings: Settings) -> ChunkFiles | None:
     return ChunkFiles(settings.state_directory / "chunk-cache", most) if most else None
 
 
-def _segment_in(view: PartitionView, segment_id: str) -> RemoteLogSegmentMetadata | None:
-    for covered in view.coverage.ranges_from(view.log_start_offset):
+def _segment_in(snapshot: PartitionSnapshot, segment_id: str) -> RemoteLogSegmentMetadata | None:
+    for covered in snapshot.coverage.ranges_from(snapshot.log_start_offset):
         if covered.segment.segment_id.id == segment_id:
             return covered.segment
     return None

@@ -25,7 +25,7 @@ from tiered_storage.remote_log.read.aborted_transactions import AbortedTransacti
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outcome_of
 from tiered_storage.remote_log.read.chunks.remote_chunks import AheadFetch, RemoteChunks
-from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot, PartitionSnapshots
 from tiered_storage.remote_log.read.read_values import NO_EPOCHS, FetchedBatches, FetchEpochs, Tier
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import LocalSegment, SegmentLocation
@@ -46,7 +46,7 @@ class _Planned:
 class StreamContext:
     """What all reads of one reader share. Each prefetches at most `read_ahead_bytes` besides the chunk it waits for."""
 
-    views: PartitionViews
+    snapshots: PartitionSnapshots
     chunks: RemoteChunks
     local_pool: ReaderPool
     aborted: AbortedTransactionSearch
@@ -84,8 +84,8 @@ class LogStream:
         CorruptLogError. If the local tier cannot be read and might have offsets of the range, yields all others first
         and then raises the error of the local tier.
         """
-        view = await self._first_view(self._new_deadline())
-        readable = view.end_offset(self._isolation)
+        snapshot = await self._first_view(self._new_deadline())
+        readable = snapshot.end_offset(self._isolation)
         self._end = readable if end_offset is None else min(end_offset, readable)
         try:
             while self._offset < self._end:
@@ -96,59 +96,59 @@ class LogStream:
                 self._offset = fetched.end_offset
                 yield fetched
             if end_offset is not None and self._offset < end_offset:
-                view.ensure_not_hidden(self._offset)
+                snapshot.ensure_not_hidden(self._offset)
         finally:
             self._forget_plan()
 
-    async def _first_view(self, deadline: FetchDeadline) -> PartitionView:
-        """Return a view that has the start offset, which may be newer than the cached view."""
-        seen = await self._context.views.get(self._partition, deadline)
+    async def _first_view(self, deadline: FetchDeadline) -> PartitionSnapshot:
+        """Return a snapshot that has the start offset, which may be newer than the cached snapshot."""
+        seen = await self._context.snapshots.get(self._partition, deadline)
         try:
             return await self._checked(seen, deadline)
         except (OffsetOutOfRangeError, LeaderEpochError, RemoteObjectNotFoundError, InvalidLogDirectoryError):
-            return await self._checked(await self._context.views.refreshed(self._partition, deadline), deadline)
+            return await self._checked(await self._context.snapshots.refreshed(self._partition, deadline), deadline)
 
-    async def _checked(self, seen: PartitionView, deadline: FetchDeadline) -> PartitionView:
-        view = await self._context.aborted.decided(seen, self._isolation, deadline)
-        view.check_range(self._offset)
-        view.check_epochs(self._offset, self._epochs)
-        return view
+    async def _checked(self, seen: PartitionSnapshot, deadline: FetchDeadline) -> PartitionSnapshot:
+        snapshot = await self._context.aborted.decided(seen, self._isolation, deadline)
+        snapshot.check_range(self._offset)
+        snapshot.check_epochs(self._offset, self._epochs)
+        return snapshot
 
     async def _next(self, deadline: FetchDeadline) -> FetchedBatches:
-        view = await self._context.views.get(self._partition, deadline)
+        snapshot = await self._context.snapshots.get(self._partition, deadline)
         try:
-            return await self._fetch_from(view, deadline)
+            return await self._fetch_from(snapshot, deadline)
         except (RemoteObjectNotFoundError, InvalidLogDirectoryError):
-            # Deleted, copied again, or mounted again since the last look. Lost data are still missing after another.
+            # Deleted, copied again, or mounted again since the last snapshot. Lost data are missing after another, too.
             self._forget_plan()
-            return await self._fetch_from(await self._context.views.refreshed(self._partition, deadline), deadline)
+            return await self._fetch_from(await self._context.snapshots.refreshed(self._partition, deadline), deadline)
 
-    async def _fetch_from(self, view: PartitionView, deadline: FetchDeadline) -> FetchedBatches:
-        self._check_still_there(view)
-        segment = view.local_segment(self._offset)
-        fetched = None if segment is None else await self._from_local(view, segment)
+    async def _fetch_from(self, snapshot: PartitionSnapshot, deadline: FetchDeadline) -> FetchedBatches:
+        self._check_still_there(snapshot)
+        segment = snapshot.local_segment(self._offset)
+        fetched = None if segment is None else await self._from_local(snapshot, segment)
         if fetched is None and segment is not None:
-            # Trimmed since the last look: the remote tier has it, and a new view shows that.
-            view = await self._context.views.refreshed(self._partition, deadline)
-            self._check_still_there(view)
+            # Trimmed since the last snapshot: the remote tier has it, and a new snapshot shows that.
+            snapshot = await self._context.snapshots.refreshed(self._partition, deadline)
+            self._check_still_there(snapshot)
         if fetched is None:
-            fetched = await self._from_remote(view, deadline)
-        return await self._with_aborted(view, fetched, deadline)
+            fetched = await self._from_remote(snapshot, deadline)
+        return await self._with_aborted(snapshot, fetched, deadline)
 
-    def _check_still_there(self, view: PartitionView) -> None:
-        start = view.log_start_offset
+    def _check_still_there(self, snapshot: PartitionSnapshot) -> None:
+        start = snapshot.log_start_offset
         if self._offset < start:
-            view.ensure_not_hidden(self._offset)
-            end = view.end_offset(self._isolation)
+            snapshot.ensure_not_hidden(self._offset)
+            end = snapshot.end_offset(self._isolation)
             raise RecordsDeletedError(str(self._partition), self._offset, start, end)
 
     async def _with_aborted(
-        self, view: PartitionView, fetched: FetchedBatches, deadline: FetchDeadline
+        self, snapshot: PartitionSnapshot, fetched: FetchedBatches, deadline: FetchDeadline
     ) -> FetchedBatches:
         if self._isolation is not Isolation.READ_COMMITTED:
             return fetched
         aborted = await self._context.aborted.find(
-            view, fetched.table, fetched.start_offset, fetched.end_offset, deadline
+            snapshot, fetched.table, fetched.start_offset, fetched.end_offset, deadline
         )
         return FetchedBatches(
             fetched.content, fetched.start_offset, fetched.end_offset, fetched.tier, fetched.source,
@@ -157,24 +157,24 @@ class LogStream:
 
     # ------------------------------------------------------------------------------------------------- the local tier
 
-    async def _from_local(self, view: PartitionView, segment: LocalSegment) -> FetchedBatches | None:
+    async def _from_local(self, snapshot: PartitionSnapshot, segment: LocalSegment) -> FetchedBatches | None:
         offset = self._offset
-        return await outcome_of(self._context.local_pool.submit(lambda: self._read_local(view, segment, offset)))
+        return await outcome_of(self._context.local_pool.submit(lambda: self._read_local(snapshot, segment, offset)))
 
-    def _read_local(self, view: PartitionView, segment: LocalSegment, offset: int) -> FetchedBatches | None:
+    def _read_local(self, snapshot: PartitionSnapshot, segment: LocalSegment, offset: int) -> FetchedBatches | None:
         """Return about 1 MiB of a local segment; None if it is gone."""
-        local = view.local
+        local = snapshot.local
         try:
             opened = self._open(segment)
             found = opened.scan(offset)
         except FileNotFoundError:
             return None
         if found is None:
-            following = None if segment.end_offset is None else view.local_segment(segment.end_offset + 1)
+            following = None if segment.end_offset is None else snapshot.local_segment(segment.end_offset + 1)
             if following is None or local is None or not local.is_compacted:
                 reason = f"the segment ends before offset {offset}, which it should hold: its end is missing"
                 raise CorruptRecordError(opened.name, opened.size(), reason)
-            return self._read_local(view, following, offset)
+            return self._read_local(snapshot, following, offset)
         content, table, position = found
         # After its readable end, an outdated replica has records that a later leader truncated.
         end = self._end if local is None else min(self._end, local.readable_end)
@@ -191,14 +191,14 @@ class LogStream:
 
     # ------------------------------------------------------------------------------------------------ the remote tier
 
-    async def _from_remote(self, view: PartitionView, deadline: FetchDeadline) -> FetchedBatches:
+    async def _from_remote(self, snapshot: PartitionSnapshot, deadline: FetchDeadline) -> FetchedBatches:
         offset = self._offset
         head = self._planned[0] if self._planned else None
         goes_on = self._planned_up_to == offset if head is None else head.holds(offset)
         if not goes_on:
             self._forget_plan()
             self._planned_up_to = offset
-        await self._plan(view, deadline)
+        await self._plan(snapshot, deadline)
         head = self._planned.popleft()
         try:
             chunk = await self._context.chunks.chunk(head.covered.segment, head.entry, deadline, head.shared)
@@ -209,15 +209,15 @@ class LogStream:
         source = head.entry.object_name
         return _cut(chunk.content, chunk.table, head.entry.position, offset, end, Tier.REMOTE, source)
 
-    async def _plan(self, view: PartitionView, deadline: FetchDeadline) -> None:
+    async def _plan(self, snapshot: PartitionSnapshot, deadline: FetchDeadline) -> None:
         """Begin to fetch the next chunk, and later ones within the prefetch limit."""
         self._window = min(2 * self._window, max(self._context.read_ahead_bytes, 1))
         ahead = sum(each.entry.length for each in self._planned)
         while not self._planned or (ahead < self._window and self._planned_up_to < self._end):
             at = self._planned_up_to
-            if self._planned and (view.local_segment(at) is not None or view.remote_range(at) is None):
+            if self._planned and (snapshot.local_segment(at) is not None or snapshot.remote_range(at) is None):
                 return
-            covered = view.existing_remote_range(at)
+            covered = snapshot.existing_remote_range(at)
             if self._planned:
                 known = self._context.chunks.indexes_ahead(covered.segment)
                 if known is None:

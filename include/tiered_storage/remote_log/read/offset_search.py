@@ -20,7 +20,7 @@ from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outcome_of
 from tiered_storage.remote_log.read.chunks.remote_chunks import RemoteChunks
 from tiered_storage.remote_log.read.local_timestamp_search import ScannedBatches
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import NO_TIMESTAMP, FoundOffset, OffsetSpec
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import LocalSegment
@@ -44,7 +44,7 @@ class _Piece:
 
 
 class OffsetSearch:
-    """Finds offsets in a view of a partition."""
+    """Finds offsets in a snapshot of a partition."""
 
     def __init__(self, chunks: RemoteChunks, pool: ReaderPool) -> None:
         """Search on the threads of `pool`, which nothing else may need: a search may read much."""
@@ -53,47 +53,49 @@ class OffsetSearch:
         self._local_largest = local_timestamp_search.LargestTimestamps()
 
     async def find(
-        self, view: PartitionView, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
+        self, snapshot: PartitionSnapshot, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
     ) -> FoundOffset | None:
         """Return the offset that `spec` names, or the first one whose timestamp (ms) is at least `spec`; None: there is
         none.
 
-        Raises FileNotFoundError and RemoteObjectNotFoundError if the partition no longer matches `view`;
+        Raises FileNotFoundError and RemoteObjectNotFoundError if the partition no longer matches `snapshot`;
         ConfigurationError, RemoteStorageError, ReadRefusedError, CorruptLogError.
         """
-        end = view.end_offset(isolation)
+        end = snapshot.end_offset(isolation)
         starts: dict[int, int] = {
-            OffsetSpec.EARLIEST: view.log_start_offset,
-            OffsetSpec.EARLIEST_LOCAL: view.local_start,
-            OffsetSpec.EARLIEST_PENDING_UPLOAD: max(view.remote_end, view.log_start_offset),
+            OffsetSpec.EARLIEST: snapshot.log_start_offset,
+            OffsetSpec.EARLIEST_LOCAL: snapshot.local_start,
+            OffsetSpec.EARLIEST_PENDING_UPLOAD: max(snapshot.remote_end, snapshot.log_start_offset),
         }
         if (start := starts.get(spec)) is not None:
-            return FoundOffset(start, leader_epoch=view.epoch_at(start))
+            return FoundOffset(start, leader_epoch=snapshot.epoch_at(start))
         if spec == OffsetSpec.LATEST:
-            return FoundOffset(end, leader_epoch=view.leader_epoch)
+            return FoundOffset(end, leader_epoch=snapshot.leader_epoch)
         if spec == OffsetSpec.LATEST_TIERED:
-            last = view.coverage.end_offset
-            return None if last is None else FoundOffset(last, leader_epoch=view.epoch_at(last))
+            last = snapshot.coverage.end_offset
+            return None if last is None else FoundOffset(last, leader_epoch=snapshot.epoch_at(last))
         if spec == OffsetSpec.MAX_TIMESTAMP:
             # As in a broker: if an uncommitted record has the largest timestamp, there is no result.
-            found = await self._max_timestamp(view, view.end_offset(Isolation.READ_UNCOMMITTED), deadline)
+            found = await self._max_timestamp(snapshot, snapshot.end_offset(Isolation.READ_UNCOMMITTED), deadline)
             return None if found is None or found.offset >= end else found
         if spec < 0:
-            raise ConfigurationError(f"{view.partition}: {spec} is not a timestamp: give ms since 1970, 0 or more")
-        return await self._by_timestamp(view, spec, end, deadline)
+            raise ConfigurationError(f"{snapshot.partition}: {spec} is not a timestamp: give ms since 1970, 0 or more")
+        return await self._by_timestamp(snapshot, spec, end, deadline)
 
     async def _by_timestamp(
-        self, view: PartitionView, timestamp: int, end: int, deadline: FetchDeadline
+        self, snapshot: PartitionSnapshot, timestamp: int, end: int, deadline: FetchDeadline
     ) -> FoundOffset | None:
-        for piece in await self._pieces(view, end, timestamp):
+        for piece in await self._pieces(snapshot, end, timestamp):
             found = await self._first_at_or_after(piece, timestamp, deadline)
             if found is not None:
                 return found
         return None
 
-    async def _max_timestamp(self, view: PartitionView, end: int, deadline: FetchDeadline) -> FoundOffset | None:
+    async def _max_timestamp(
+        self, snapshot: PartitionSnapshot, end: int, deadline: FetchDeadline
+    ) -> FoundOffset | None:
         """Return the first record with the largest timestamp; search only segments that may have a larger one."""
-        bounds = [(await self._bound(piece, deadline), piece) for piece in await self._pieces(view, end)]
+        bounds = [(await self._bound(piece, deadline), piece) for piece in await self._pieces(snapshot, end)]
         best = NO_TIMESTAMP
         for bound, piece in sorted(bounds, key=lambda each: -each[0]):
             if bound <= best:
@@ -107,9 +109,9 @@ class OffsetSearch:
                 return found
         return None
 
-    async def _pieces(self, view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
+    async def _pieces(self, snapshot: PartitionSnapshot, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
         # On a thread: with 100,000 segments this would block the event loop for a while.
-        return await outcome_of(self._pool.submit(lambda: _pieces(view, end, timestamp)))
+        return await outcome_of(self._pool.submit(lambda: _pieces(snapshot, end, timestamp)))
 
     async def _bound(self, piece: _Piece, deadline: FetchDeadline) -> int:
         """Return a timestamp that no record of the piece exceeds."""
@@ -171,34 +173,34 @@ class OffsetSearch:
         return ScannedBatches(chunk.content, chunk.table, entry.object_name, entry.position)
 
 
-def is_certain(view: PartitionView, spec: OffsetSpec | int, found: FoundOffset | None) -> bool:
-    """Return whether `found` is right for `spec` whatever is in a local tier that `view` could not read."""
+def is_certain(snapshot: PartitionSnapshot, spec: OffsetSpec | int, found: FoundOffset | None) -> bool:
+    """Return whether `found` is right for `spec` whatever is in a local tier that `snapshot` could not read."""
     if spec in {OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_PENDING_UPLOAD}:
-        return view.is_log_start_known or bool(view.coverage.ranges)
+        return snapshot.is_log_start_known or bool(snapshot.coverage.ranges)
     if spec == OffsetSpec.LATEST_TIERED:
         return True
     return spec >= 0 and found is not None
 
 
-def _pieces(view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
+def _pieces(snapshot: PartitionSnapshot, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
     """Return the segments that hold the offsets up to `end` (exclusive), each offset once: a local one if it exists.
 
     Leaves out remote segments whose records are all earlier than `timestamp`. Raises RemoteObjectNotFoundError if
     offsets are missing.
     """
     pieces = []
-    at = view.log_start_offset
+    at = snapshot.log_start_offset
     while at < end:
-        segment = view.local_segment(at)
-        if segment is not None and view.local is not None:
-            limit = min(end, view.local.readable_end)
+        segment = snapshot.local_segment(at)
+        if segment is not None and snapshot.local is not None:
+            limit = min(end, snapshot.local.readable_end)
             stop = limit if segment.end_offset is None else min(segment.end_offset + 1, limit)
             pieces.append(_Piece(segment, at, stop))
         else:
-            covered = view.existing_remote_range(at)
+            covered = snapshot.existing_remote_range(at)
             stop = min(covered.end_offset + 1, end)
-            if view.local is not None and at < view.local.log_start_offset < view.local.readable_end:
-                stop = min(stop, view.local.log_start_offset)
+            if snapshot.local is not None and at < snapshot.local.log_start_offset < snapshot.local.readable_end:
+                stop = min(stop, snapshot.local.log_start_offset)
             if covered.segment.max_timestamp >= timestamp:
                 pieces.append(_Piece(covered, at, stop))
         at = stop

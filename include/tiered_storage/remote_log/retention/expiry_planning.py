@@ -11,7 +11,7 @@ from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, TopicIdPartition, finding_of
-from tiered_storage.remote_log.read.partition_view import look_at
+from tiered_storage.remote_log.read.partition_snapshot import snapshot_partition
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below, plan_expiry
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
@@ -32,8 +32,8 @@ def plan_record_deletion(
     TO_THE_END stands for all that are stable. Raises ConfigurationError for any other negative offset, and
     OffsetOutOfRangeError for one past the end, both with the offsets that the partition has.
     """
-    view = look_at(partition, context.source, context.segments)
-    start, end = view.log_start_offset, view.end_offset(Isolation.READ_COMMITTED)
+    snapshot = snapshot_partition(partition, context.source, context.segments)
+    start, end = snapshot.log_start_offset, snapshot.end_offset(Isolation.READ_COMMITTED)
     if before < TO_THE_END:
         raise ConfigurationError(
             f"{partition}: {before} is no offset: give one from {start} to {end}, or {TO_THE_END} for the end"

@@ -156,15 +156,15 @@ async def records(
         timestamp=timestamp,
         epochs=FetchEpochs(current_leader_epoch, last_fetched_epoch),
     )
-    view = readable.view
+    snapshot = readable.snapshot
     access = access_of(request)
     access.first_offset = readable.start
     batches = service.tiers.batches(asked.partition, readable.start, readable.end, isolation.level)
     stream = RecordStream(batches, max_records, max_bytes, form, service, access)
-    headers = {"Log-Start-Offset": str(view.log_start_offset)}
+    headers = {"Log-Start-Offset": str(snapshot.log_start_offset)}
     # If the local tier cannot be read, the log's end is unknown, and the records are those of the remote tier.
-    if view.hidden is None:
+    if snapshot.hidden is None:
         headers["Log-End-Offset"] = str(readable.end)
     else:
-        headers["Local-Problem"] = title_of(view.hidden)
+        headers["Local-Problem"] = title_of(snapshot.hidden)
     return PiecesResponse(service, stream.pieces(), asked.ensure_right, headers=headers, media_type=form.media_type)

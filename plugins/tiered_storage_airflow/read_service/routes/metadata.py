@@ -141,30 +141,30 @@ async def index(
 
 async def describe(service: OpenService, partition: TopicIdPartition) -> PartitionAnswer:
     """Return the description of a partition."""
-    view = await service.tiers.look(partition)
+    snapshot = await service.tiers.snapshot(partition)
     segments = service.log.segments
     count, state = await service.threads.asking.run(
         lambda: (segments.count_remote_log_segments(partition), segments.partition_state(partition))
     )
-    local, tiered, end = view.local, view.coverage.end_offset, view.end_offset(Isolation.READ_UNCOMMITTED)
-    copied_up_to = view.local_start if tiered is None else tiered + 1
+    local, tiered, end = snapshot.local, snapshot.coverage.end_offset, snapshot.end_offset(Isolation.READ_UNCOMMITTED)
+    copied_up_to = snapshot.local_start if tiered is None else tiered + 1
     return PartitionAnswer(
         topic=partition.topic,
         topic_id=partition.topic_id,
         cluster_id=partition.cluster_id,
         partition=partition.partition,
-        log_start_offset=view.log_start_offset,
+        log_start_offset=snapshot.log_start_offset,
         log_end_offset=end,
-        last_stable_offset=view.end_offset(Isolation.READ_COMMITTED),
-        earliest_local_offset=None if local is None else view.local_start,
+        last_stable_offset=snapshot.end_offset(Isolation.READ_COMMITTED),
+        earliest_local_offset=None if local is None else snapshot.local_start,
         latest_tiered_offset=tiered,
         lag_offsets=0 if local is None else max(0, local.last_stable_offset - copied_up_to),
         remote_segments=count.get(SegmentState.COPY_SEGMENT_FINISHED, 0),
-        remote_bytes=sum(covered.size for covered in view.coverage.ranges),
+        remote_bytes=sum(covered.size for covered in snapshot.coverage.ranges),
         local_segments=0 if local is None else len(local.segments),
         local_bytes=0 if local is None else sum(segment.size for segment in local.segments),
         unfinished_copies=count.get(SegmentState.COPY_SEGMENT_STARTED, 0),
         unfinished_deletions=count.get(SegmentState.DELETE_SEGMENT_STARTED, 0),
         delete_state=None if state.delete_state is None else state.delete_state.name,
-        local_problem=None if view.hidden is None else title_of(view.hidden),
+        local_problem=None if snapshot.hidden is None else title_of(snapshot.hidden),
     )

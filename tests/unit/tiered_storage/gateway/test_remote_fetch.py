@@ -40,7 +40,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import FetchedBatches, Tier
 from unit.tiered_storage.gateway.brokers import RAW_ID, TOPIC, ScriptedBroker
 
@@ -65,7 +65,7 @@ class Remote:
     """The offsets that a copy has begun."""
     hangs: bool = False
 
-    async def view(self, partition: TopicIdPartition, offset: int) -> PartitionView:
+    async def snapshot(self, partition: TopicIdPartition, offset: int) -> PartitionSnapshot:
         del offset
         if self.hangs:
             await asyncio.Event().wait()
@@ -76,10 +76,10 @@ class Remote:
             SegmentState.COPY_SEGMENT_FINISHED,
         )  # fmt: skip
         coverage = Coverage.of([segment], epochs)
-        return PartitionView(partition, None, coverage, 0, epochs, copies_under_way=self.copying)
+        return PartitionSnapshot(partition, None, coverage, 0, epochs, copies_under_way=self.copying)
 
-    async def decided_end(self, view: PartitionView) -> int:
-        return min(self.decided, view.remote_end)
+    async def decided_end(self, snapshot: PartitionSnapshot) -> int:
+        return min(self.decided, snapshot.remote_end)
 
     async def batches(
         self, partition: TopicIdPartition, offset: int, **more: object

@@ -29,7 +29,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from unit.tiered_storage.gateway.brokers import TOPIC, ScriptedBroker
 
 BROKER_START, REMOTE_START = 100, 20
@@ -46,7 +46,7 @@ class Remote:
         self.failure = failure
         self.epochs = epochs
 
-    async def view(self, partition: TopicIdPartition, _: int) -> PartitionView:
+    async def snapshot(self, partition: TopicIdPartition, _: int) -> PartitionSnapshot:
         if self.failure is not None:
             raise self.failure
         epochs = self.epochs
@@ -54,7 +54,7 @@ class Remote:
             RemoteLogSegmentId(partition, f"{1:022}"), REMOTE_START, BROKER_START - 1, 1, 1, 1, epochs,
             SegmentState.COPY_SEGMENT_FINISHED,
         )  # fmt: skip
-        return PartitionView(partition, None, Coverage.of([segment], epochs), 0, epochs)
+        return PartitionSnapshot(partition, None, Coverage.of([segment], epochs), 0, epochs)
 
 
 def remote_offsets(broker: ScriptedBroker, remote: Remote) -> RemoteOffsets:

@@ -21,7 +21,7 @@ from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import FetchedBatches, Isolation, Tier
 
 PARTITION = TopicIdPartition("a cluster", "AAAAAAAAAAAAAAAAAAAABw", 0, "orders")
@@ -238,22 +238,22 @@ def test_a_client_that_is_gone_leaves_no_read() -> None:
 
 
 class Views:
-    """A reader whose last view begins at offset 100, and whose next one begins at 50, as after an undelete."""
+    """A reader whose last snapshot begins at offset 100, and whose next one begins at 50, as after an undelete."""
 
     def __init__(self) -> None:
         self.starts = [100, 50]
 
-    async def view(self, _: TopicIdPartition, offset: int) -> PartitionView:
+    async def snapshot(self, _: TopicIdPartition, offset: int) -> PartitionSnapshot:
         if len(self.starts) > 1 and not self.starts[0] <= offset <= 200:
             self.starts.pop(0)
         epochs = (EpochEntry(0, 0),)
-        return PartitionView(PARTITION, None, Coverage.of([], epochs), self.starts[0], epochs)
+        return PartitionSnapshot(PARTITION, None, Coverage.of([], epochs), self.starts[0], epochs)
 
 
 @pytest.mark.parametrize("offset", [98, 99, 150], ids=["far-below-the-start", "just-below-the-start", "inside"])
 def test_an_offset_below_the_start_of_the_last_view_is_judged_by_a_new_one(offset: int) -> None:
     partitions = RemotePartitions(cast(RemoteLogReader, Views()), "a cluster", 1 << 20, MemoryBudget(1 << 30))
 
-    view = asyncio.run(partitions.view(PARTITION, offset))
+    snapshot = asyncio.run(partitions.snapshot(PARTITION, offset))
 
-    assert view.log_start_offset == (100 if offset >= 100 else 50)
+    assert snapshot.log_start_offset == (100 if offset >= 100 else 50)

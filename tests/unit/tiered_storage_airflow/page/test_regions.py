@@ -10,7 +10,7 @@ from support.remote_logs import ORDERS_0, location_of
 from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog
 from tiered_storage_airflow.page.regions import Place, regions_of
 
@@ -30,30 +30,30 @@ def local(bases: list[int], end: int) -> PartitionLog:
     return PartitionLog(ORDERS_0, "x", segments, bases[0], end, ())
 
 
-def view(remote: list[tuple[int, int]], log: PartitionLog | None, log_start: int = 0) -> PartitionView:
-    return PartitionView(ORDERS_0, log, Coverage(tuple(segment(*each) for each in remote)), log_start, ())
+def snapshot(remote: list[tuple[int, int]], log: PartitionLog | None, log_start: int = 0) -> PartitionSnapshot:
+    return PartitionSnapshot(ORDERS_0, log, Coverage(tuple(segment(*each) for each in remote)), log_start, ())
 
 
-def spans(of: PartitionView) -> list[tuple[str, int, int]]:
+def spans(of: PartitionSnapshot) -> list[tuple[str, int, int]]:
     return [(region.place.value, region.start, region.end) for region in regions_of(of)]
 
 
 def test_both_tiers_overlap_and_neighbours_are_one_region() -> None:
-    found = spans(view([(0, 9), (10, 19), (20, 29)], local([20, 30, 40], 45)))
+    found = spans(snapshot([(0, 9), (10, 19), (20, 29)], local([20, 30, 40], 45)))
     assert found == [("remote", 0, 20), ("both", 20, 30), ("local", 30, 40), ("active", 40, 45)]
 
 
 def test_offsets_that_no_tier_has_are_missing() -> None:
-    assert spans(view([(0, 9), (20, 29)], None)) == [("remote", 0, 10), ("missing", 10, 20), ("remote", 20, 30)]
-    assert spans(view([(0, 9)], local([15], 20))) == [("remote", 0, 10), ("missing", 10, 15), ("active", 15, 20)]
+    assert spans(snapshot([(0, 9), (20, 29)], None)) == [("remote", 0, 10), ("missing", 10, 20), ("remote", 20, 30)]
+    assert spans(snapshot([(0, 9)], local([15], 20))) == [("remote", 0, 10), ("missing", 10, 15), ("active", 15, 20)]
 
 
 def test_offsets_below_the_global_log_start_are_not_shown() -> None:
-    assert spans(view([(0, 9), (10, 19)], None, log_start=5)) == [("remote", 5, 20)]
+    assert spans(snapshot([(0, 9), (10, 19)], None, log_start=5)) == [("remote", 5, 20)]
 
 
 def test_nothing_has_no_regions() -> None:
-    assert spans(view([], None)) == []
+    assert spans(snapshot([], None)) == []
 
 
 @given(
@@ -71,7 +71,7 @@ def test_regions_have_every_offset_once_where_it_lies(
         ranges.append((first, first + length - 1))
         reached = first + length
     log = None if bases is None else local(bases, bases[-1] + active)
-    seen = view(ranges, log, log_start)
+    seen = snapshot(ranges, log, log_start)
     regions = regions_of(seen)
     offsets = range(seen.log_start_offset, seen.end_offset(Isolation.READ_UNCOMMITTED))
     assert [offset for region in regions for offset in range(region.start, region.end)] == list(offsets)

@@ -34,6 +34,6 @@ def own_site(logins: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 @pytest.fixture
 def ageless_site(logins: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReadServiceSite]:
     """The same, and what was seen a moment ago is looked at again."""
-    monkeypatch.setattr("tiered_storage.remote_log.read.partition_view.AGE_PER_LOOK", 0)
+    monkeypatch.setattr("tiered_storage.remote_log.read.partition_snapshot.AGE_PER_SNAPSHOT", 0)
     with ReadServiceSite.open(tmp_path, remote_log_reader_metadata_max_age_ms=0) as site:
         yield site

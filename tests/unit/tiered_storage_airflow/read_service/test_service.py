@@ -280,7 +280,7 @@ def test_a_line_of_the_log_holds_nothing_that_a_terminal_obeys() -> None:
 def test_metadata_that_others_replaced_are_not_served_any_more(
     own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tiered_storage_airflow.read_service.service.SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr("tiered_storage_airflow.read_service.service.SECONDS_BETWEEN_CHECKS", 0)
     assert own_site.get(RECORDS).status_code == 200
     with own_site.files.open() as remote_log:
         storage = remote_log.storage
@@ -298,7 +298,7 @@ def test_metadata_that_others_replaced_are_not_served_any_more(
 def test_a_look_that_fails_or_hangs_stops_no_answer(
     own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch, error: errors.TieredStorageError
 ) -> None:
-    monkeypatch.setattr("tiered_storage_airflow.read_service.service.SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr("tiered_storage_airflow.read_service.service.SECONDS_BETWEEN_CHECKS", 0)
     assert own_site.get(RECORDS).status_code == 200
     looks: list[int] = []
 

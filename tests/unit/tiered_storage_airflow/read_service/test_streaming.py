@@ -173,7 +173,7 @@ def test_a_right_that_is_taken_away_ends_what_is_being_read(
     client = Client(own_site, path.format(own_site.segments()[0].segment_id.id), takes=9, leaves=False)
     with (
         mock.patch(f"tiered_storage_airflow.read_service.{pieces}", produce),
-        mock.patch("tiered_storage_airflow.read_service.streaming.SECONDS_BETWEEN_LOOKS", 0),
+        mock.patch("tiered_storage_airflow.read_service.streaming.SECONDS_BETWEEN_CHECKS", 0),
     ):
         client.run()
     assert mentions(str(client.broken_off), "login", "right")
@@ -244,7 +244,7 @@ def test_a_login_that_ends_also_ends_what_is_being_read(
     value = f"Bearer {proof}" if credential == "authorization" else f"_token={proof}"
     client.scope["headers"] = [(credential.encode(), value.encode())]
     monkeypatch.setattr("tiered_storage_airflow.read_service.record_stream.RecordStream.pieces", produce)
-    monkeypatch.setattr("tiered_storage_airflow.read_service.streaming.SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr("tiered_storage_airflow.read_service.streaming.SECONDS_BETWEEN_CHECKS", 0)
     client.run()
     monkeypatch.undo()
     assert why in str(client.broken_off)

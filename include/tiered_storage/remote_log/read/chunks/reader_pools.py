@@ -120,8 +120,8 @@ class ReaderPools:
     """The threads of one reader, by what they do."""
 
     local: ReaderPool
-    looks: ReaderPool
-    """For looks at what a partition has now."""
+    snapshots: ReaderPool
+    """For what a partition has now."""
     searches: ReaderPool
     """For searches by time."""
     decoding: ReaderPool
@@ -142,7 +142,7 @@ class ReaderPools:
 
     def close(self) -> None:
         """Close each pool."""
-        for pool in (self.remote, self.local, self.looks, self.decoding, self.searches):
+        for pool in (self.remote, self.local, self.snapshots, self.decoding, self.searches):
             pool.close()
 
 

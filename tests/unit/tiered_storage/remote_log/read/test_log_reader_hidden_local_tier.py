@@ -61,8 +61,8 @@ def a_site(root: Path, max_age_ms: int = 0, *, may_be_hidden: bool = True) -> It
 
 
 @pytest.fixture(autouse=True)
-def _looks_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiered_storage.remote_log.read.partition_view.AGE_PER_LOOK", 0)
+def _snapshots_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiered_storage.remote_log.read.partition_snapshot.AGE_PER_SNAPSHOT", 0)
 
 
 @pytest.mark.parametrize("start", [0, 25, 30, 33])

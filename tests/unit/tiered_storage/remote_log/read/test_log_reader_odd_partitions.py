@@ -145,7 +145,9 @@ def test_at_read_committed_a_log_that_is_all_local_needs_no_store(tmp_path: Path
         staged.fail_with = RemoteStorageError("down")
         inner = RemoteLogReader(replace(remote_log, storage=staged))
         with BlockingLogReader(inner) as reader:
-            assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(reader.view(ORDERS_0).remote_end, -1, 0)
+            assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(
+                reader.snapshot(ORDERS_0).remote_end, -1, 0
+            )
             found = list(reader.records(ORDERS_0, 5, isolation=Isolation.READ_COMMITTED, deadline_ms=20))
     assert found == [row.record for row in rows]
 
@@ -197,7 +199,7 @@ def test_a_look_that_takes_too_long_ends_with_the_time_of_whoever_waits(tmp_path
         for read, wait_ms in (
             (lambda: next(reader.records(ORDERS_0, 0)), 20),
             (lambda: reader.offsets(ORDERS_0, OffsetSpec.LATEST), 30),
-            (lambda: reader.view(ORDERS_0), 20),
+            (lambda: reader.snapshot(ORDERS_0), 20),
         ):
             with pytest.raises(ReadTimedOutError, match=f"orders-0.*{wait_ms} ms"):
                 read()
@@ -268,7 +270,7 @@ def test_a_read_gets_an_error_while_another_thread_closes_the_reader(tmp_path: P
         staged.go_on()
         assert "closed" in str(errors[0])
         with pytest.raises(ConfigurationError, match="closed"):
-            reader.view(ORDERS_0)
+            reader.snapshot(ORDERS_0)
 
 
 def test_a_reader_that_continues_has_the_following_chunks_on_their_way(tmp_path: Path) -> None:

@@ -173,12 +173,12 @@ def test_after_what_is_committed_there_is_nothing_yet_and_that_is_not_out_of_ran
 def test_the_end_at_read_committed_is_where_the_first_undecided_transaction_begins(
     own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that ends where nobody sees it: the reader knows that, and the view alone does not."""
+    """Also one that ends where nobody sees it: the reader knows that, and the snapshot alone does not."""
     from tiered_storage.remote_log.read.aborted_transactions import AbortedTransactionSearch
-    from tiered_storage.remote_log.read.partition_view import PartitionView
+    from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 
-    async def decided(_: object, view: PartitionView, isolation: Isolation, __: object) -> PartitionView:
-        return replace(view, undecided_from=22) if isolation is Isolation.READ_COMMITTED else view
+    async def decided(_: object, snapshot: PartitionSnapshot, isolation: Isolation, __: object) -> PartitionSnapshot:
+        return replace(snapshot, undecided_from=22) if isolation is Isolation.READ_COMMITTED else snapshot
 
     monkeypatch.setattr(AbortedTransactionSearch, "decided", decided)
     asked: dict[str, Any] = {"isolation": "read_committed"}

@@ -19,7 +19,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
-from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import FetchEpochs
 
 LINEAGE = (EpochEntry(1, 5), EpochEntry(2, 10), EpochEntry(5, 20))
@@ -61,14 +61,14 @@ def remote_log(tmp_path: Path) -> Iterator[RemoteLogManager]:
 def test_a_view_refuses_what_a_broker_refuses(
     current: int | None, last: int | None, offset: int, error: type[LeaderEpochError] | tuple[int, int] | None
 ) -> None:
-    view = PartitionView(ORDERS_0, None, Coverage(()), END, LINEAGE, is_log_start_known=True)
+    snapshot = PartitionSnapshot(ORDERS_0, None, Coverage(()), END, LINEAGE, is_log_start_known=True)
     epochs = FetchEpochs(current, last)
     if error is None:
-        view.check_epochs(offset, epochs)
+        snapshot.check_epochs(offset, epochs)
         return
     expected = DivergingEpochError if isinstance(error, tuple) else error
     with pytest.raises(expected) as raised:
-        view.check_epochs(offset, epochs)
+        snapshot.check_epochs(offset, epochs)
     assert raised.value.known == 5
     assert str(raised.value).startswith("orders-0: ")
     if isinstance(raised.value, DivergingEpochError):
@@ -77,7 +77,7 @@ def test_a_view_refuses_what_a_broker_refuses(
 
 def test_every_epoch_is_unknown_in_a_log_without_epochs() -> None:
     with pytest.raises(UnknownLeaderEpochError):
-        PartitionView(ORDERS_0, None, Coverage(()), END, ()).check_epochs(0, FetchEpochs(last_fetched=0))
+        PartitionSnapshot(ORDERS_0, None, Coverage(()), END, ()).check_epochs(0, FetchEpochs(last_fetched=0))
 
 
 def test_a_read_begins_only_with_epochs_of_its_log(remote_log: RemoteLogManager) -> None:
@@ -92,7 +92,7 @@ def test_a_read_begins_only_with_epochs_of_its_log(remote_log: RemoteLogManager)
 
 def test_a_leader_that_came_since_the_last_look_is_known(remote_log: RemoteLogManager) -> None:
     with BlockingLogReader(remote_log.open_log_reader()) as reader:
-        assert reader.view(ORDERS_0).leader_epoch == 0
+        assert reader.snapshot(ORDERS_0).leader_epoch == 0
         lineage = (EpochEntry(0, 0), EpochEntry(3, 30))
         remote_log.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
         assert list(reader.records(ORDERS_0, 25, epochs=FetchEpochs(3, 0))) == records(25, 30)

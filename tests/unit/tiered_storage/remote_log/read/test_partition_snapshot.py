@@ -20,7 +20,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
 from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool
-from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews, look_at
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot, PartitionSnapshots, snapshot_partition
 
 P = [partition_of("orders", number) for number in range(4)]
 
@@ -29,8 +29,8 @@ def in_time(time: FakeTime | None = None, wait_ms: int = 10_000) -> FetchDeadlin
     return FetchDeadline.after(wait_ms, ReadTiming() if time is None else ReadTiming(time.now, time.sleep))
 
 
-def a_view(partition: TopicIdPartition, segments: int = 0) -> PartitionView:
-    """A view with so many remote segments of ten offsets each."""
+def a_view(partition: TopicIdPartition, segments: int = 0) -> PartitionSnapshot:
+    """A snapshot with so many remote segments of ten offsets each."""
     epochs = (EpochEntry(0, 0),)
     found = [
         RemoteLogSegmentMetadata(
@@ -39,7 +39,7 @@ def a_view(partition: TopicIdPartition, segments: int = 0) -> PartitionView:
         )
         for number in range(segments)
     ]  # fmt: skip
-    return PartitionView(partition, None, Coverage.of(found, epochs), 0, epochs)
+    return PartitionSnapshot(partition, None, Coverage.of(found, epochs), 0, epochs)
 
 
 class Looks:
@@ -52,46 +52,46 @@ class Looks:
         self.at: list[TopicIdPartition] = []
         self.before: Callable[[], object] = lambda: None
 
-    def __call__(self, partition: TopicIdPartition) -> PartitionView:
+    def __call__(self, partition: TopicIdPartition) -> PartitionSnapshot:
         self.at.append(partition)
         self.before()
         self.time.seconds += self.cost
         return a_view(partition, self.segments)
 
-    def views(self, max_age_ms: int = 1000, most_segments: int = 1000) -> PartitionViews:
+    def snapshots(self, max_age_ms: int = 1000, most_segments: int = 1000) -> PartitionSnapshots:
         timing = ReadTiming(self.time.now, self.time.sleep)
-        return PartitionViews(self, ReaderPool("looks", 2), max_age_ms, timing, most_segments)
+        return PartitionSnapshots(self, ReaderPool("looks", 2), max_age_ms, timing, most_segments)
 
 
 def test_a_view_is_looked_at_again_when_it_is_too_old() -> None:
     looks = Looks()
-    views = looks.views()
+    snapshots = looks.snapshots()
     for passed, expected in ((0, 1), (1.0, 1), (0.1, 2), (0.5, 2)):
         looks.time.seconds += passed
-        asyncio.run(views.get(P[0], in_time()))
+        asyncio.run(snapshots.get(P[0], in_time()))
         assert len(looks.at) == expected
 
 
 def test_a_view_may_be_twenty_times_as_old_as_it_took_to_build() -> None:
     looks = Looks(cost=2)
-    views = looks.views()
-    asyncio.run(views.get(P[0], in_time()))
+    snapshots = looks.snapshots()
+    asyncio.run(snapshots.get(P[0], in_time()))
     looks.time.seconds += 39
-    asyncio.run(views.get(P[0], in_time()))
+    asyncio.run(snapshots.get(P[0], in_time()))
     assert len(looks.at) == 1
     looks.time.seconds += 2
-    asyncio.run(views.get(P[0], in_time()))
+    asyncio.run(snapshots.get(P[0], in_time()))
     assert len(looks.at) == 2
 
 
 def test_two_who_ask_at_once_share_a_look_and_who_must_know_looks_again() -> None:
     looks, go_on = Looks(), threading.Event()
     looks.before = lambda: go_on.wait(10)
-    views = looks.views()
+    snapshots = looks.snapshots()
 
     async def ask() -> None:
-        asking = [asyncio.create_task(views.get(P[0], in_time())) for _ in range(3)]
-        knowing = [asyncio.create_task(views.refreshed(P[0], in_time())) for _ in range(20)]
+        asking = [asyncio.create_task(snapshots.get(P[0], in_time())) for _ in range(3)]
+        knowing = [asyncio.create_task(snapshots.refreshed(P[0], in_time())) for _ in range(20)]
         await asyncio.sleep(0)
         go_on.set()
         await asyncio.gather(*asking, *knowing)
@@ -103,12 +103,12 @@ def test_two_who_ask_at_once_share_a_look_and_who_must_know_looks_again() -> Non
 
 def test_repeated_refreshes_leave_the_thread_idle_half_of_the_time_and_are_up_to_date() -> None:
     looks = Looks(cost=2)
-    views = looks.views()
+    snapshots = looks.snapshots()
     begun = looks.time.seconds
     for asked in range(10):
         looks.segments = asked
-        view = asyncio.run(views.refreshed(P[0], in_time(looks.time)))
-        assert len(view.coverage.ranges) == asked
+        snapshot = asyncio.run(snapshots.refreshed(P[0], in_time(looks.time)))
+        assert len(snapshot.coverage.ranges) == asked
     spent = looks.cost * len(looks.at)
     assert len(looks.at) == 10
     assert looks.time.seconds - begun >= 2 * (spent - looks.cost)
@@ -117,17 +117,17 @@ def test_repeated_refreshes_leave_the_thread_idle_half_of_the_time_and_are_up_to
 def test_all_who_must_know_while_a_look_is_under_way_share_the_next_one() -> None:
     looks, go_on = Looks(cost=2), threading.Event()
     looks.before = lambda: go_on.wait(10)
-    views = looks.views()
+    snapshots = looks.snapshots()
 
     async def ask() -> None:
-        earlier = asyncio.create_task(views.get(P[0], in_time(looks.time)))
+        earlier = asyncio.create_task(snapshots.get(P[0], in_time(looks.time)))
         await asyncio.sleep(0)
         looks.segments = 7
-        knowing = [asyncio.create_task(views.refreshed(P[0], in_time(looks.time, 60_000))) for _ in range(20)]
+        knowing = [asyncio.create_task(snapshots.refreshed(P[0], in_time(looks.time, 60_000))) for _ in range(20)]
         await asyncio.sleep(0)
         go_on.set()
         await earlier
-        assert {len(view.coverage.ranges) for view in await asyncio.gather(*knowing)} == {7}
+        assert {len(snapshot.coverage.ranges) for snapshot in await asyncio.gather(*knowing)} == {7}
 
     asyncio.run(ask())
     assert len(looks.at) == 2
@@ -135,27 +135,27 @@ def test_all_who_must_know_while_a_look_is_under_way_share_the_next_one() -> Non
 
 def test_a_reader_without_time_for_the_next_look_gets_an_error_and_begins_none() -> None:
     looks = Looks(cost=2)
-    views = looks.views()
-    asyncio.run(views.get(P[0], in_time(looks.time)))
+    snapshots = looks.snapshots()
+    asyncio.run(snapshots.get(P[0], in_time(looks.time)))
     with pytest.raises(ReadTimedOutError, match=r"orders-0.*\b500 ms"):
-        asyncio.run(views.refreshed(P[0], in_time(looks.time, 500)))
+        asyncio.run(snapshots.refreshed(P[0], in_time(looks.time, 500)))
     assert len(looks.at) == 1
 
 
 def test_no_more_segments_are_kept_than_may_be_and_the_last_view_always_is() -> None:
     looks = Looks(segments=400)
-    views = looks.views()
+    snapshots = looks.snapshots()
     for partition in P[:3]:
-        asyncio.run(views.get(partition, in_time()))
-    assert [views.fresh(partition) is not None for partition in P] == [False, True, True, False]
+        asyncio.run(snapshots.get(partition, in_time()))
+    assert [snapshots.fresh(partition) is not None for partition in P] == [False, True, True, False]
     looks.segments = 5000
-    asyncio.run(views.get(P[3], in_time()))
-    assert [views.fresh(partition) is not None for partition in P] == [False, False, False, True]
+    asyncio.run(snapshots.get(P[3], in_time()))
+    assert [snapshots.fresh(partition) is not None for partition in P] == [False, False, False, True]
 
 
 def test_a_failed_look_is_reported_and_not_kept() -> None:
     looks = Looks()
-    views = looks.views()
+    snapshots = looks.snapshots()
 
     def fail() -> None:
         raise MetadataUnavailableError("locked")
@@ -163,31 +163,31 @@ def test_a_failed_look_is_reported_and_not_kept() -> None:
     looks.before = fail
     for _ in range(2):
         with pytest.raises(MetadataUnavailableError):
-            asyncio.run(views.get(P[0], in_time()))
+            asyncio.run(snapshots.get(P[0], in_time()))
     looks.before = lambda: None
-    assert asyncio.run(views.get(P[0], in_time())).partition == P[0]
+    assert asyncio.run(snapshots.get(P[0], in_time())).partition == P[0]
     assert len(looks.at) == 3
 
 
 def test_an_offset_is_found_in_the_segment_that_has_it() -> None:
-    view = a_view(P[0], 50)
+    snapshot = a_view(P[0], 50)
     for offset in range(500):
-        found = view.remote_range(offset)
+        found = snapshot.remote_range(offset)
         assert found is not None
         assert found.start_offset <= offset <= found.end_offset
-    assert view.remote_range(500) is None
+    assert snapshot.remote_range(500) is None
 
 
 def test_a_view_shows_what_a_copy_under_way_may_make_remote(tmp_path: Path) -> None:
     with a_remote_log(tmp_path, {("orders", 0): 3}).open() as remote_log:
-        before = look_at(ORDERS_0, None, remote_log.segments)
+        before = snapshot_partition(ORDERS_0, None, remote_log.segments)
         begun = begin(remote_log)
-        during = look_at(ORDERS_0, None, remote_log.segments)
+        during = snapshot_partition(ORDERS_0, None, remote_log.segments)
         remote_log.commit_copy(carry_out(remote_log, begun))
-        after = look_at(ORDERS_0, None, remote_log.segments)
+        after = snapshot_partition(ORDERS_0, None, remote_log.segments)
 
     end = after.remote_end
     assert end > 1
-    assert [view.may_become_remote(0, end) for view in (before, during, after)] == [False, True, False]
+    assert [snapshot.may_become_remote(0, end) for snapshot in (before, during, after)] == [False, True, False]
     assert during.may_become_remote(end - 1, end + 5)
     assert not during.may_become_remote(end, end + 5)

@@ -34,8 +34,8 @@ NO_REMOTE = Coverage(())
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionView:
-    """One partition at the moment of a look. Ends of offsets are exclusive."""
+class PartitionSnapshot:
+    """One partition at one moment. Ends of offsets are exclusive."""
 
     partition: TopicIdPartition
     local: PartitionLog | None
@@ -170,19 +170,19 @@ class PartitionView:
         return self.lineage[at - 1].epoch if at else LEADER_EPOCH_UNKNOWN
 
 
-def look_at(
+def snapshot_partition(
     partition: TopicIdPartition,
     source: SegmentSource | None,
     metadata: RemoteLogMetadataManager,
     *,
     may_be_hidden: bool = False,
-) -> PartitionView:
-    """Look at `partition` now; without a source, only at its remote tier.
+) -> PartitionSnapshot:
+    """Take a snapshot of `partition` now; without a source, only at its remote tier.
 
     Raises what the source and the metadata store raise.
 
     If the local tier `may_be_hidden`, an unreadable one (a broker has its directory, or it is not mounted here) is not
-    an error: the view records it, and has the remote tier.
+    an error: the snapshot records it, and has the remote tier.
     """
     local, hidden = None, None
     try:
@@ -203,13 +203,15 @@ def look_at(
         ends = [segment.end_offset + 1 for segment in segments]
         start = log_start if local is not None else max([log_start, *ends])
         is_known = local is None
-        return PartitionView(partition, local, NO_REMOTE, start, lineage, is_log_start_known=is_known, hidden=hidden)
+        return PartitionSnapshot(
+            partition, local, NO_REMOTE, start, lineage, is_log_start_known=is_known, hidden=hidden
+        )
     coverage = Coverage.of(segments, lineage) if segments else NO_REMOTE
     is_known = state.log_start_offset is not None
     under_way = tuple(
         (each.start_offset, each.end_offset) for each in segments if each.state is SegmentState.COPY_SEGMENT_STARTED
     )
-    return PartitionView(
+    return PartitionSnapshot(
         partition,
         local,
         coverage,
@@ -235,106 +237,106 @@ def _without_truncated_end(log: PartitionLog, known: tuple[EpochEntry, ...]) -> 
 
 MOST_SEGMENTS = 200_000
 """The most segments to keep over all partitions, about 1 KB each; the last used partition is always kept."""
-AGE_PER_LOOK = 20
-"""A view stays fresh for this many times as long as the look took, so looking takes at most a twentieth of the time."""
+AGE_PER_SNAPSHOT = 20
+"""A snapshot stays fresh for this many times as long as it took to take, a twentieth of the time at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    view: PartitionView
+    snapshot: PartitionSnapshot
     fresh_until: float
-    next_look_at: float
-    """The earliest time (seconds) of the next look: as long after this one as this one took."""
+    next_at: float
+    """The earliest time (seconds) of the next snapshot: as long after this one as this one took."""
 
     @property
     def segments(self) -> int:
-        local = 0 if self.view.local is None else len(self.view.local.segments)
-        return 1 + len(self.view.coverage.ranges) + local
+        local = 0 if self.snapshot.local is None else len(self.snapshot.local.segments)
+        return 1 + len(self.snapshot.coverage.ranges) + local
 
 
-class PartitionViews:
-    """Cached views of partitions; concurrent requests share one look. Thread-safe."""
+class PartitionSnapshots:
+    """Cached snapshots of partitions; concurrent requests share one. Thread-safe."""
 
     def __init__(
         self,
-        look: Callable[[TopicIdPartition], PartitionView],
+        take: Callable[[TopicIdPartition], PartitionSnapshot],
         pool: ReaderPool,
         max_age_ms: int,
         timing: ReadTiming,
         most_segments: int = MOST_SEGMENTS,
     ) -> None:
-        """Call `look` on the threads of `pool` to replace views older than `max_age_ms`."""
-        self._look = look
+        """Call `take` on the threads of `pool` to replace snapshots older than `max_age_ms`."""
+        self._take = take
         self._pool = pool
         self._max_age = max_age_ms / 1000
         self._timing = timing
         self._most_segments = most_segments
         self._lock = threading.Lock()
         self._seen: OrderedDict[TopicIdPartition, _Seen] = OrderedDict()
-        self._looking: dict[TopicIdPartition, Future[PartitionView]] = {}
+        self._under_way: dict[TopicIdPartition, Future[PartitionSnapshot]] = {}
 
-    def fresh(self, partition: TopicIdPartition) -> PartitionView | None:
-        """Return the cached view if it is fresh."""
+    def fresh(self, partition: TopicIdPartition) -> PartitionSnapshot | None:
+        """Return the cached snapshot if it is fresh."""
         with self._lock:
             seen = self._seen.get(partition)
             if seen is None or self._timing.now() > seen.fresh_until:
                 return None
             self._seen.move_to_end(partition)
-            return seen.view
+            return seen.snapshot
 
-    async def get(self, partition: TopicIdPartition, deadline: FetchDeadline) -> PartitionView:
-        """Return a fresh view. Raises what `look` raises, and ReadTimedOutError."""
+    async def get(self, partition: TopicIdPartition, deadline: FetchDeadline) -> PartitionSnapshot:
+        """Return a fresh snapshot. Raises what `take` raises, and ReadTimedOutError."""
         known = self.fresh(partition)
         return await deadline.outcome(self._begin(partition), str(partition)) if known is None else known
 
-    async def refreshed(self, partition: TopicIdPartition, deadline: FetchDeadline) -> PartitionView:
-        """Return the view of a look that begins after this call. Raises as `get`.
+    async def refreshed(self, partition: TopicIdPartition, deadline: FetchDeadline) -> PartitionSnapshot:
+        """Return a snapshot whose taking begins after this call. Raises as `get`.
 
-        Two looks are at least as far apart as the first one took, however many callers there are: looking at one
+        Two snapshots are at least as far apart as the first one took, however many callers there are: one
         partition never takes more than half of a thread's time.
         """
         with self._lock:
-            under_way, before = self._looking.get(partition), self._seen.get(partition)
-        earlier = None if before is None else before.view
+            under_way, before = self._under_way.get(partition), self._seen.get(partition)
+        earlier = None if before is None else before.snapshot
         if under_way is not None:
             earlier = await deadline.outcome(under_way, str(partition))
         seen = self._last_seen(partition)
-        if seen is not None and seen.view is earlier:
-            await deadline.pass_until(seen.next_look_at, str(partition))
+        if seen is not None and seen.snapshot is earlier:
+            await deadline.pass_until(seen.next_at, str(partition))
             seen = self._last_seen(partition)
-        if seen is not None and seen.view is not earlier:
-            return seen.view
+        if seen is not None and seen.snapshot is not earlier:
+            return seen.snapshot
         return await deadline.outcome(self._begin(partition), str(partition))
 
     def _last_seen(self, partition: TopicIdPartition) -> _Seen | None:
         with self._lock:
             return self._seen.get(partition)
 
-    def _begin(self, partition: TopicIdPartition) -> Future[PartitionView]:
-        """Return the look that is under way, or start one."""
+    def _begin(self, partition: TopicIdPartition) -> Future[PartitionSnapshot]:
+        """Return the snapshot that is being taken, or begin one."""
         with self._lock:
-            looking = self._looking.get(partition)
-            if looking is None:
-                looking = self._looking[partition] = self._pool.submit(lambda: self._look_now(partition))
-            return looking
+            under_way = self._under_way.get(partition)
+            if under_way is None:
+                under_way = self._under_way[partition] = self._pool.submit(lambda: self._take_now(partition))
+            return under_way
 
-    def _look_now(self, partition: TopicIdPartition) -> PartitionView:
+    def _take_now(self, partition: TopicIdPartition) -> PartitionSnapshot:
         begun = self._timing.now()
         try:
-            view = self._look(partition)
+            snapshot = self._take(partition)
         except BaseException:
             with self._lock:
-                self._looking.pop(partition, None)
+                self._under_way.pop(partition, None)
                 self._seen.pop(partition, None)
             raise
         now = self._timing.now()
         cost = now - begun
-        seen = _Seen(view, now + max(self._max_age, AGE_PER_LOOK * cost), now + cost)
+        seen = _Seen(snapshot, now + max(self._max_age, AGE_PER_SNAPSHOT * cost), now + cost)
         with self._lock:
-            self._looking.pop(partition, None)
+            self._under_way.pop(partition, None)
             self._seen[partition] = seen
             self._seen.move_to_end(partition)
             held = sum(each.segments for each in self._seen.values())
             while held > self._most_segments and len(self._seen) > 1:
                 held -= self._seen.popitem(last=False)[1].segments
-        return view
+        return snapshot
