@@ -44,7 +44,7 @@ def remote_log(files: RemoteLogFiles) -> Iterator[RemoteLogManager]:
         yield opened
 
 
-def test_our_log_start_moves_and_segments_below_it_are_marked(remote_log: RemoteLogManager) -> None:
+def test_the_global_log_start_moves_and_segments_below_it_are_marked(remote_log: RemoteLogManager) -> None:
     changes = RemoteLogChanges(remote_log)
 
     assert changes.delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
