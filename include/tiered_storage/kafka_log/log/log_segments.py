@@ -1,6 +1,6 @@
 """The segments of one log that is open for appending: closed ones, and the active one at the end.
 
-This module combines them as files: append and roll, find and read, cut and replace. LocalLog knows what offsets,
+This module combines them as files: append and roll, find and read, truncate and replace. LocalLog knows what offsets,
 producers and leader epochs mean.
 """
 
@@ -128,7 +128,7 @@ class LogSegments:
         self._segments = [segment for segment in self._segments if segment not in gone]
         self._indexes.forget()
 
-    def cut(self, end_offset: int) -> None:
+    def truncate(self, end_offset: int) -> None:
         """Truncate the log before the batch that reaches `end_offset`; it must be recovered before the next append.
 
         The last remaining segment begins at `end_offset` or before it. Raises CorruptRecordError if a remaining batch
@@ -145,7 +145,7 @@ class LogSegments:
         if position is not None:
             truncate_log_file(last, position)
 
-    def cut_active(self, left: RecoveredSegment) -> None:
+    def truncate_active(self, left: RecoveredSegment) -> None:
         """Truncate the active segment to `left`."""
         segment = self._active.segment
         self._active.close()

@@ -246,7 +246,7 @@ class UnifiedLog:
             if end_offset >= self.segments[-1].base_offset:
                 self._cut_active(end_offset)
             else:
-                self._segments.cut(end_offset)
+                self._segments.truncate(end_offset)
                 self._start_offset = min(self._start_offset, end_offset)
                 self._follow(self._recover(None, _ALL_OF_IT))
             self._producers.remember_closed(before)
@@ -319,7 +319,7 @@ class UnifiedLog:
                 report=self._tell,
             )
             self.expire_producers()
-        self._segments.cut_active(left)
+        self._segments.truncate_active(left)
         self._start_offset = start_offset
         remove_snapshots(self.directory, 0, left.next_offset)
         self._snapshot_offset = max(list_snapshots(self.directory), default=self.segments[0].base_offset)
