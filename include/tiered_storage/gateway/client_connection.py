@@ -31,7 +31,7 @@ from tiered_storage.kafka_wire.connections.frames import (
     encode_request,
     request,
 )
-from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol, Piece, memory_of
+from tiered_storage.kafka_wire.server.frame_protocol import Buffer, FrameProtocol, memory_of
 from tiered_storage.kafka_wire.server.request_header import RequestHeader, expects_answer
 
 _log = logging.getLogger(__name__)
@@ -44,12 +44,12 @@ class Filled:
     After it, nothing is taken from the client for `mute_ms`.
     """
 
-    pieces: list[Piece]
+    buffers: list[Buffer]
     memory: int
     mute_ms: int = 0
 
 
-Changed = list[Piece] | Coroutine[Any, Any, list[Piece] | Filled]
+Changed = list[Buffer] | Coroutine[Any, Any, list[Buffer] | Filled]
 Change = Callable[[memoryview], Changed]
 """Takes the broker's answer, and returns what the client gets instead."""
 CLIENT_NAME: Final = "remote-log-gateway"
@@ -81,7 +81,7 @@ class _Answer:
     """What a client gets for a request of an API, now or once the task has ended; it holds `memory` bytes."""
 
     api: Api
-    content: list[Piece] | asyncio.Task[list[Piece] | Filled]
+    content: list[Buffer] | asyncio.Task[list[Buffer] | Filled]
     memory: int
 
 
@@ -293,7 +293,7 @@ class ClientConnection:
         self._ready.append(_Answer(api, task, memory))
         task.add_done_callback(self._changed)
 
-    def _changed(self, _: asyncio.Task[list[Piece] | Filled]) -> None:
+    def _changed(self, _: asyncio.Task[list[Buffer] | Filled]) -> None:
         try:
             self._go_on()
         except Exception as error:  # noqa: BLE001 - a connection that cannot go on must not hang
@@ -314,7 +314,7 @@ class ClientConnection:
                 if isinstance(result, Filled):
                     memory += result.memory
                     self._mute(result.mute_ms)
-                content = result.pieces if isinstance(result, Filled) else result
+                content = result.buffers if isinstance(result, Filled) else result
             self._ready.popleft()
             self._waiting -= 1
             self._fetches -= api.key == FETCH.key

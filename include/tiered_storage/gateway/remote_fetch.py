@@ -56,7 +56,7 @@ from tiered_storage.kafka_wire.fetch_layout import (
 )
 from tiered_storage.kafka_wire.partition_offsets import PartitionOffsets
 from tiered_storage.kafka_wire.server.fetch_request import AskedPartition, FetchRequest
-from tiered_storage.kafka_wire.server.frame_protocol import Piece
+from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.frame_splice import Replacement, spliced
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -394,7 +394,7 @@ def _is_below(asked: AskedPartition, known: PartitionOffsets | int) -> bool:
 def _entry(request: FetchRequest, position: _Position, found: _Found, records: RemoteRecords | None) -> Replacement:
     """Return what comes instead of the broker's answer for a partition."""
     entry, known = position.entry, position.offsets
-    content: Piece = b"" if records is None else records.content
+    content: Buffer = b"" if records is None else records.content
     aborted = _aborted(found, records) if request.is_committed else None
     offsets = (NO_OFFSET, NO_OFFSET, NO_OFFSET)
     if found.code == NONE and isinstance(known, PartitionOffsets):

@@ -29,7 +29,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import end_offset_fo
 from tiered_storage.kafka_wire.connections.error_codes import KAFKA_STORAGE_ERROR, NONE
 from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES, decode_answer, elements, encode_answer
 from tiered_storage.kafka_wire.partition_requests import CONSUMER, OffsetSpec
-from tiered_storage.kafka_wire.server.frame_protocol import Piece
+from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
@@ -53,7 +53,7 @@ class RemoteOffsets:
         self._questions = questions
         self._failures = failures
 
-    async def list_offsets(self, frame: memoryview, header: RequestHeader, request: Any) -> list[Piece]:
+    async def list_offsets(self, frame: memoryview, header: RequestHeader, request: Any) -> list[Buffer]:
         """Return an answer to ListOffsets over both tiers. Raises MalformedAnswerError."""
         asked = {
             (str(topic.name), int(each.partition_index)): int(each.timestamp)
@@ -67,7 +67,7 @@ class RemoteOffsets:
         changed = await self._corrected(answer, "name", "partition_index", asked, self._listed)
         return [encode_answer(changed, header.correlation_id)]
 
-    async def offsets_for_leader_epochs(self, frame: memoryview, header: RequestHeader, request: Any) -> list[Piece]:
+    async def offsets_for_leader_epochs(self, frame: memoryview, header: RequestHeader, request: Any) -> list[Buffer]:
         """Return an answer to OffsetForLeaderEpoch over both tiers. Raises MalformedAnswerError."""
         if getattr(request, "replica_id", CONSUMER) not in {CONSUMER, _DEBUGGER}:
             return [frame]

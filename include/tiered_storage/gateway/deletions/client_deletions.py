@@ -44,7 +44,7 @@ from tiered_storage.kafka_wire.connections.frames import (
     elements,
     encode_answer,
 )
-from tiered_storage.kafka_wire.server.frame_protocol import Piece
+from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from tiered_storage.remote_log.model import TopicIdPartition
 
@@ -98,7 +98,7 @@ class ClientDeletions:
         """Return the topics of kio's request `asked`, as they are before the broker gets it."""
         return await self._ask_topics(_topics_of(asked))
 
-    async def answer(self, frame: memoryview, header: RequestHeader, asked: Any, topics: Topics) -> list[Piece]:
+    async def answer(self, frame: memoryview, header: RequestHeader, asked: Any, topics: Topics) -> list[Buffer]:
         """Delete what the broker authorised, and return the answer. Raises MalformedAnswerError."""
         answer = decode_answer(frame[SIZE_BYTES:], header.api, header.version, header.correlation_id)
         seconds = min(max(asked.timeout.total_seconds(), _LEAST_SECONDS), _MOST_SECONDS)

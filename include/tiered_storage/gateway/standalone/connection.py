@@ -15,7 +15,7 @@ from typing import Protocol
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.gateway.client_connection import Filled
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount
-from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol, Piece, memory_of
+from tiered_storage.kafka_wire.server.frame_protocol import Buffer, FrameProtocol, memory_of
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Answers(Protocol):
     def is_over(self) -> bool:
         """Whether the connection ends once the last answer is sent."""
 
-    async def answer(self, frame: memoryview) -> list[Piece] | Filled:
+    async def answer(self, frame: memoryview) -> list[Buffer] | Filled:
         """Return the answer to a request, nothing if it gets none. TieredStorageError ends the connection."""
 
     def close(self) -> None:
@@ -113,8 +113,8 @@ class StandaloneConnection:
                 frame = self._arrived.popleft()
                 found = await answers.answer(frame)
                 self.memory.give(memory_of(frame))
-                pieces, held = (found.pieces, found.memory) if isinstance(found, Filled) else (found, 0)
-                self.client.send(pieces, held)
+                buffers, held = (found.buffers, found.memory) if isinstance(found, Filled) else (found, 0)
+                self.client.send(buffers, held)
                 if answers.is_over:
                     self.client.close()
                     break

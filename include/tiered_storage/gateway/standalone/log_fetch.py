@@ -41,7 +41,7 @@ from tiered_storage.kafka_wire.fetch_layout import (
     encoded_size,
 )
 from tiered_storage.kafka_wire.server.fetch_request import AskedPartition, FetchRequest
-from tiered_storage.kafka_wire.server.frame_protocol import Piece
+from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.read_values import Isolation
@@ -230,7 +230,7 @@ def _partition_of(key: tuple[str | bytes, int], topics: Topics, may_read: MayRea
     return topic.partitions.get(number, UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def _encoded(header: RequestHeader, version: int, entries: list[_Entry]) -> list[Piece]:
+def _encoded(header: RequestHeader, version: int, entries: list[_Entry]) -> list[Buffer]:
     """Return the frame of an answer."""
     flexible = version >= FLEXIBLE
     topics = [(topic, list(some)) for topic, some in groupby(entries, key=lambda each: each.asked[0])]
@@ -241,15 +241,15 @@ def _encoded(header: RequestHeader, version: int, entries: list[_Entry]) -> list
     if version >= WITH_SESSIONS:
         head.append(struct.pack(">hi", NONE, 0))
     head.append(encoded_size(len(topics), flexible=flexible))
-    pieces: list[Piece] = [b"", b"".join(head)]
+    buffers: list[Buffer] = [b"", b"".join(head)]
     for topic, some in topics:
-        pieces.append(_name(topic, version) + encoded_size(len(some), flexible=flexible))
+        buffers.append(_name(topic, version) + encoded_size(len(some), flexible=flexible))
         for each in some:
-            pieces.extend(_partition(version, each))
-        pieces.append(encoded_end(version))
-    pieces.append(encoded_end(version))
-    pieces[0] = _INT32.pack(sum(map(len, pieces)))
-    return pieces
+            buffers.extend(_partition(version, each))
+        buffers.append(encoded_end(version))
+    buffers.append(encoded_end(version))
+    buffers[0] = _INT32.pack(sum(map(len, buffers)))
+    return buffers
 
 
 def _name(topic: str | bytes, version: int) -> bytes:
@@ -259,7 +259,7 @@ def _name(topic: str | bytes, version: int) -> bytes:
     return (encoded_size(len(raw), flexible=True) if version >= FLEXIBLE else struct.pack(">h", len(raw))) + raw
 
 
-def _partition(version: int, entry: _Entry) -> Iterator[Piece]:
+def _partition(version: int, entry: _Entry) -> Iterator[Buffer]:
     found, records = entry.found, entry.records
     aborted = None
     if found.key is not None and found.key.isolation is Isolation.READ_COMMITTED:

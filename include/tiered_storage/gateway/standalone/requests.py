@@ -64,7 +64,7 @@ from tiered_storage.kafka_wire.connections.error_codes import (
 )
 from tiered_storage.kafka_wire.connections.frames import answer, decode_request, encode_answer
 from tiered_storage.kafka_wire.server.fetch_request import take_fetch
-from tiered_storage.kafka_wire.server.frame_protocol import Piece
+from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.request_header import RequestHeader, read_header
 from tiered_storage.settings.read_rights import Right, RightsFile
 
@@ -134,7 +134,7 @@ class StandaloneRequests:
             SASL_AUTHENTICATE.key: self._authenticate,
         }
 
-    async def answer(self, frame: memoryview) -> list[Piece] | Filled:
+    async def answer(self, frame: memoryview) -> list[Buffer] | Filled:
         """Return the answer to a request. Raises MalformedAnswerError for what ends the connection."""
         header = read_header(frame, self._apis())
         self._log.metrics.asked(header.api.name)

@@ -244,7 +244,7 @@ class UnifiedLog:
         if end_offset < self.log_end_offset:
             before = self._producers
             if end_offset >= self.segments[-1].base_offset:
-                self._cut_active(end_offset)
+                self._truncate_active(end_offset)
             else:
                 self._segments.truncate(end_offset)
                 self._start_offset = min(self._start_offset, end_offset)
@@ -307,7 +307,7 @@ class UnifiedLog:
         if self._lock is not None:
             self._lock.release()
 
-    def _cut_active(self, end_offset: int) -> None:
+    def _truncate_active(self, end_offset: int) -> None:
         """Truncate within the active segment; read only batches near the offset unless producers must be followed."""
         left = self._segments.active.before(end_offset)
         start_offset = min(self._start_offset, end_offset)

@@ -26,7 +26,7 @@ from tiered_storage.kafka_wire.connections.frames import (
     encode_answer,
 )
 from tiered_storage.kafka_wire.fetch_layout import UUID_BYTES, encoded_size, encoded_varint
-from tiered_storage.kafka_wire.server.frame_protocol import Piece
+from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.frame_splice import Replacement, spliced
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 
@@ -44,7 +44,7 @@ NODE_ENDPOINTS: Final = 0
 _INT32: Final = struct.Struct(">i")
 
 
-def in_metadata(frame: memoryview, header: RequestHeader, translate: Translate) -> list[Piece]:
+def in_metadata(frame: memoryview, header: RequestHeader, translate: Translate) -> list[Buffer]:
     """Return an answer to Metadata with other addresses. Raises MalformedAnswerError."""
     flexible = header.version >= METADATA_FLEXIBLE
     cursor = body_of(frame[SIZE_BYTES:], METADATA, header.version, header.correlation_id)
@@ -74,7 +74,7 @@ def in_tags(frame: memoryview, start: int, translate: Translate) -> Replacement 
     return Replacement(start, len(frame), encoded)
 
 
-def in_produce(frame: memoryview, header: RequestHeader, translate: Translate) -> list[Piece]:
+def in_produce(frame: memoryview, header: RequestHeader, translate: Translate) -> list[Buffer]:
     """Return an answer to Produce, of a version with addresses, with other ones. Raises MalformedAnswerError."""
     cursor = body_of(frame[SIZE_BYTES:], header.api, header.version, header.correlation_id)
     for _ in range(cursor.size(flexible=True) or 0):
@@ -87,7 +87,7 @@ def in_produce(frame: memoryview, header: RequestHeader, translate: Translate) -
     return [frame] if found is None else spliced(frame, [found])
 
 
-def in_coordinators(frame: memoryview, header: RequestHeader, translate: Translate) -> list[Piece]:
+def in_coordinators(frame: memoryview, header: RequestHeader, translate: Translate) -> list[Buffer]:
     """Return an answer to FindCoordinator with other addresses. Raises MalformedAnswerError."""
     answer = decode_answer(frame[SIZE_BYTES:], header.api, header.version, header.correlation_id)
     if hasattr(answer, "coordinators"):
@@ -98,7 +98,7 @@ def in_coordinators(frame: memoryview, header: RequestHeader, translate: Transla
     return [encode_answer(answer, header.correlation_id)]
 
 
-def in_cluster(frame: memoryview, header: RequestHeader, translate: Translate) -> list[Piece]:
+def in_cluster(frame: memoryview, header: RequestHeader, translate: Translate) -> list[Buffer]:
     """Return an answer to DescribeCluster with other addresses. Raises MalformedAnswerError."""
     answer = decode_answer(frame[SIZE_BYTES:], header.api, header.version, header.correlation_id)
     changed = tuple(_moved(each, "broker_id", translate) for each in elements(answer.brokers))

@@ -17,11 +17,11 @@ from typing import Final, Protocol
 from tiered_storage.errors import MalformedAnswerError, TieredStorageError
 from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES
 
-Piece = bytes | bytearray | memoryview
+Buffer = bytes | bytearray | memoryview
 
 _BUFFER_BYTES: Final = 16 << 10
-_SMALL_PIECE: Final = 16 << 10
-"""Pieces up to this size are joined before they are sent: a system call costs more than the copy."""
+_SMALL_BUFFER: Final = 16 << 10
+"""Buffers up to this size are joined before they are sent: a system call costs more than the copy."""
 _WRITE_LIMIT: Final = 64 << 10
 """How many bytes may wait to be sent before the other side is no longer read."""
 LINGER_SECONDS: Final = 30.0
@@ -105,28 +105,28 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """How many bytes have gone over the connection so far, both ways."""
         return self._moved - (self._transport.get_write_buffer_size() if self._transport else 0)
 
-    def send(self, pieces: Iterable[Piece], memory: int = 0) -> None:
-        """Send `pieces` one after the other; those of a closed connection are dropped.
+    def send(self, buffers: Iterable[Buffer], memory: int = 0) -> None:
+        """Send `buffers` one after the other; those of a closed connection are dropped.
 
         Give back `memory` bytes once they are sent.
         """
         if self.is_open and self._transport is not None:
-            self._write(self._transport, pieces)
+            self._write(self._transport, buffers)
         self._unsent += memory
         if self.is_writable:
             self._give_unsent()
 
-    def _write(self, transport: asyncio.Transport, pieces: Iterable[Piece]) -> None:
-        small: list[Piece] = []
-        for piece in pieces:
-            self._moved += len(piece)
-            if len(piece) <= _SMALL_PIECE:
-                small.append(piece)
+    def _write(self, transport: asyncio.Transport, buffers: Iterable[Buffer]) -> None:
+        small: list[Buffer] = []
+        for buffer in buffers:
+            self._moved += len(buffer)
+            if len(buffer) <= _SMALL_BUFFER:
+                small.append(buffer)
                 continue
             if small:
                 transport.write(b"".join(small))
                 small = []
-            transport.write(piece)
+            transport.write(buffer)
         if small:
             transport.write(small[0] if len(small) == 1 else b"".join(small))
 

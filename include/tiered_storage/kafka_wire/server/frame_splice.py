@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES
-from tiered_storage.kafka_wire.server.frame_protocol import Piece
+from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 
 _SIZE: Final = struct.Struct(">i")
 
@@ -19,17 +19,17 @@ class Replacement:
 
     start: int
     end: int
-    pieces: Sequence[Piece]
+    buffers: Sequence[Buffer]
 
 
-def spliced(frame: memoryview, replacements: Sequence[Replacement]) -> list[Piece]:
-    """Return the pieces of `frame`, which has its size, with `replacements` in their order, and with its new size."""
-    pieces: list[Piece] = [b""]
+def spliced(frame: memoryview, replacements: Sequence[Replacement]) -> list[Buffer]:
+    """Return the buffers of `frame`, which has its size, with `replacements` in their order, and with its new size."""
+    buffers: list[Buffer] = [b""]
     at = SIZE_BYTES
     for each in replacements:
-        pieces.append(frame[at : each.start])
-        pieces.extend(each.pieces)
+        buffers.append(frame[at : each.start])
+        buffers.extend(each.buffers)
         at = each.end
-    pieces.append(frame[at:])
-    pieces[0] = _SIZE.pack(sum(map(len, pieces)))
-    return pieces
+    buffers.append(frame[at:])
+    buffers[0] = _SIZE.pack(sum(map(len, buffers)))
+    return buffers

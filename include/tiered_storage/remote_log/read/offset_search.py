@@ -27,7 +27,7 @@ from tiered_storage.remote_log.source.partition_log import LocalSegment
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _SegmentRange:
     """Offsets `first` (inclusive) to `end` (exclusive) of one segment, in one tier."""
 
     where: CoveredRange | LocalSegment
@@ -85,8 +85,8 @@ class OffsetSearch:
     async def _by_timestamp(
         self, snapshot: PartitionSnapshot, timestamp: int, end: int, deadline: FetchDeadline
     ) -> FoundOffset | None:
-        for piece in await self._pieces(snapshot, end, timestamp):
-            found = await self._first_at_or_after(piece, timestamp, deadline)
+        for segment_range in await self._ranges(snapshot, end, timestamp):
+            found = await self._first_at_or_after(segment_range, timestamp, deadline)
             if found is not None:
                 return found
         return None
@@ -95,73 +95,82 @@ class OffsetSearch:
         self, snapshot: PartitionSnapshot, end: int, deadline: FetchDeadline
     ) -> FoundOffset | None:
         """Return the first record with the largest timestamp; search only segments that may have a larger one."""
-        bounds = [(await self._bound(piece, deadline), piece) for piece in await self._pieces(snapshot, end)]
+        bounds = [
+            (await self._bound(segment_range, deadline), segment_range)
+            for segment_range in await self._ranges(snapshot, end)
+        ]
         best = NO_TIMESTAMP
-        for bound, piece in sorted(bounds, key=lambda each: -each[0]):
+        for bound, segment_range in sorted(bounds, key=lambda each: -each[0]):
             if bound <= best:
                 break
-            best = max(best, bound if piece.is_bound_exact else await self._largest(piece, deadline))
+            best = max(best, bound if segment_range.is_bound_exact else await self._largest(segment_range, deadline))
         if best == NO_TIMESTAMP:
             return None
-        for bound, piece in bounds:
-            found = await self._first_at_or_after(piece, best, deadline) if bound >= best else None
+        for bound, segment_range in bounds:
+            found = await self._first_at_or_after(segment_range, best, deadline) if bound >= best else None
             if found is not None:
                 return found
         return None
 
-    async def _pieces(self, snapshot: PartitionSnapshot, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
+    async def _ranges(
+        self, snapshot: PartitionSnapshot, end: int, timestamp: int = NO_TIMESTAMP
+    ) -> list[_SegmentRange]:
         # On a thread: with 100,000 segments this would block the event loop for a while.
-        return await outcome_of(self._pool.submit(lambda: _pieces(snapshot, end, timestamp)))
+        return await outcome_of(self._pool.submit(lambda: _ranges(snapshot, end, timestamp)))
 
-    async def _bound(self, piece: _Piece, deadline: FetchDeadline) -> int:
-        """Return a timestamp that no record of the piece exceeds."""
-        if isinstance(piece.where, CoveredRange):
-            return piece.where.segment.max_timestamp
-        return await self._largest(piece, deadline)
+    async def _bound(self, segment_range: _SegmentRange, deadline: FetchDeadline) -> int:
+        """Return a timestamp that no record of the range exceeds."""
+        if isinstance(segment_range.where, CoveredRange):
+            return segment_range.where.segment.max_timestamp
+        return await self._largest(segment_range, deadline)
 
-    async def _first_at_or_after(self, piece: _Piece, timestamp: int, deadline: FetchDeadline) -> FoundOffset | None:
-        where = piece.where
+    async def _first_at_or_after(
+        self, segment_range: _SegmentRange, timestamp: int, deadline: FetchDeadline
+    ) -> FoundOffset | None:
+        where = segment_range.where
         if isinstance(where, LocalSegment):
             return await outcome_of(
                 self._pool.submit(
                     lambda: local_timestamp_search.first_at_or_after(
-                        open_segment(where.location), timestamp, piece.first, piece.end
+                        open_segment(where.location), timestamp, segment_range.first, segment_range.end
                     )
                 )
             )
         indexes = await self._chunks.indexes(where.segment, deadline)
         entry = indexes.chunk_for_timestamp(timestamp)
-        if entry is not None and entry.last_offset < piece.first:
-            entry = indexes.chunk_for_offset(piece.first)
-        while entry is not None and entry.first_offset < piece.end:
+        if entry is not None and entry.last_offset < segment_range.first:
+            entry = indexes.chunk_for_offset(segment_range.first)
+        while entry is not None and entry.first_offset < segment_range.end:
             if entry.last_timestamp >= timestamp:
                 batches = await self._batches(where, entry, deadline)
-                search = partial(batches.first_at_or_after, timestamp, piece.first, piece.end)
+                search = partial(batches.first_at_or_after, timestamp, segment_range.first, segment_range.end)
                 found = await outcome_of(self._pool.submit(search))
                 if found is not None:
                     return found
             entry = indexes.chunk_for_offset(entry.last_offset + 1)
         return None
 
-    async def _largest(self, piece: _Piece, deadline: FetchDeadline) -> int:
-        where = piece.where
+    async def _largest(self, segment_range: _SegmentRange, deadline: FetchDeadline) -> int:
+        where = segment_range.where
         if isinstance(where, LocalSegment):
             return await outcome_of(
                 self._pool.submit(
-                    lambda: self._local_largest.find(open_segment(where.location), piece.first, piece.end)
+                    lambda: self._local_largest.find(
+                        open_segment(where.location), segment_range.first, segment_range.end
+                    )
                 )
             )
         indexes = await self._chunks.indexes(where.segment, deadline)
         largest = NO_TIMESTAMP
-        entry = indexes.chunk_for_offset(piece.first)
-        while entry is not None and entry.first_offset < piece.end:
+        entry = indexes.chunk_for_offset(segment_range.first)
+        while entry is not None and entry.first_offset < segment_range.end:
             if entry.last_timestamp > largest:
-                is_inside = piece.first <= entry.first_offset and entry.last_offset < piece.end
+                is_inside = segment_range.first <= entry.first_offset and entry.last_offset < segment_range.end
                 if is_inside:
                     largest = entry.last_timestamp
                 else:
                     batches = await self._batches(where, entry, deadline)
-                    search = partial(batches.largest, piece.first, piece.end)
+                    search = partial(batches.largest, segment_range.first, segment_range.end)
                     largest = max(largest, await outcome_of(self._pool.submit(search)))
             entry = indexes.chunk_for_offset(entry.last_offset + 1)
         return largest
@@ -182,26 +191,26 @@ def is_certain(snapshot: PartitionSnapshot, spec: OffsetSpec | int, found: Found
     return spec >= 0 and found is not None
 
 
-def _pieces(snapshot: PartitionSnapshot, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
+def _ranges(snapshot: PartitionSnapshot, end: int, timestamp: int = NO_TIMESTAMP) -> list[_SegmentRange]:
     """Return the segments that hold the offsets up to `end` (exclusive), each offset once: a local one if it exists.
 
     Leaves out remote segments whose records are all earlier than `timestamp`. Raises RemoteObjectNotFoundError if
     offsets are missing.
     """
-    pieces = []
+    ranges = []
     at = snapshot.log_start_offset
     while at < end:
         segment = snapshot.local_segment(at)
         if segment is not None and snapshot.local is not None:
             limit = min(end, snapshot.local.readable_end)
             stop = limit if segment.end_offset is None else min(segment.end_offset + 1, limit)
-            pieces.append(_Piece(segment, at, stop))
+            ranges.append(_SegmentRange(segment, at, stop))
         else:
             covered = snapshot.existing_remote_range(at)
             stop = min(covered.end_offset + 1, end)
             if snapshot.local is not None and at < snapshot.local.log_start_offset < snapshot.local.readable_end:
                 stop = min(stop, snapshot.local.log_start_offset)
             if covered.segment.max_timestamp >= timestamp:
-                pieces.append(_Piece(covered, at, stop))
+                ranges.append(_SegmentRange(covered, at, stop))
         at = stop
-    return pieces
+    return ranges

@@ -128,8 +128,8 @@ def plan_expiry(
     only_local = [] if local is None else _only_local(coverage, local, log_start)
     start = _start_after_retention(coverage, settings, now, local, only_local, max_segments, is_older)
     new_log_start = max(log_start, start)
-    ending = [piece for piece in only_local if piece.end_offset < start]
-    never_copied = len({piece.holder for piece in ending})
+    ending = [retained for retained in only_local if retained.end_offset < start]
+    never_copied = len({retained.holder for retained in ending})
     expired = ending_below(segments, new_log_start)
     superseded: tuple[RemoteLogSegmentMetadata, ...] = ()
     holders: tuple[RemoteLogSegmentMetadata, ...] = ()
@@ -149,7 +149,7 @@ def plan_expiry(
         superseded=superseded,
         held_by=holders,
         never_copied_segments=never_copied,
-        never_copied_bytes=sum(piece.size for piece in ending),
+        never_copied_bytes=sum(retained.size for retained in ending),
     )
 
 
@@ -184,10 +184,10 @@ def _superseded(
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _RetainedRange:
     """Offsets (inclusive) that expire together, the bytes that count, and what holds them.
 
-    Pieces never overlap: of several holders one counts.
+    Ranges never overlap: of several holders one counts.
     """
 
     start_offset: int
@@ -201,40 +201,42 @@ def _start_after_retention(
     settings: TopicSettings,
     now: int,
     local: PartitionLog | None,
-    only_local: Sequence[_Piece],
-    max_pieces: int | None,
+    only_local: Sequence[_RetainedRange],
+    max_ranges: int | None,
     is_older: Callable[[OpenSegment, int], bool],
 ) -> int:
-    pieces = sorted((*_remote(coverage), *only_local), key=lambda piece: piece.start_offset)
-    size = sum(piece.size for piece in pieces) + _active_size(local, coverage)
+    ranges = sorted((*_remote(coverage), *only_local), key=lambda retained: retained.start_offset)
+    size = sum(retained.size for retained in ranges) + _active_size(local, coverage)
     excess = size - settings.retention_bytes if settings.retention_bytes >= 0 else 0
     start = 0
-    for piece in pieces[:max_pieces]:
-        if isinstance(piece.holder, LocalSegment) and not _may_expire(piece.holder, settings, local):
+    for retained in ranges[:max_ranges]:
+        if isinstance(retained.holder, LocalSegment) and not _may_expire(retained.holder, settings, local):
             break
-        over_size = excess > 0 and excess >= piece.size
-        if not over_size and not _is_past(piece.holder, settings.retention_ms, now, is_older):
+        over_size = excess > 0 and excess >= retained.size
+        if not over_size and not _is_past(retained.holder, settings.retention_ms, now, is_older):
             break
-        excess -= piece.size
-        start = piece.end_offset + 1
+        excess -= retained.size
+        start = retained.end_offset + 1
     return start
 
 
-def _remote(coverage: Coverage) -> list[_Piece]:
+def _remote(coverage: Coverage) -> list[_RetainedRange]:
     """Return the remote ranges, each with its share above the one before."""
-    pieces = []
+    ranges = []
     reached = 0
     for covered in coverage.ranges:
         start = max(reached, covered.start_offset)
-        pieces.append(_Piece(start, covered.end_offset, covered.size_from(start), covered.segment))
+        ranges.append(_RetainedRange(start, covered.end_offset, covered.size_from(start), covered.segment))
         reached = covered.end_offset + 1
-    return pieces
+    return ranges
 
 
-def _only_local(coverage: Coverage, local: PartitionLog, log_start: int) -> list[_Piece]:
+def _only_local(coverage: Coverage, local: PartitionLog, log_start: int) -> list[_RetainedRange]:
     """Return the local-only ranges of the closed local segments."""
     return [
-        _Piece(start, end, segment.size * (end - start + 1) // (segment.end_offset - segment.base_offset + 1), segment)
+        _RetainedRange(
+            start, end, segment.size * (end - start + 1) // (segment.end_offset - segment.base_offset + 1), segment
+        )
         for segment in local.segments
         if segment.end_offset is not None and coverage.lacks(segment.base_offset, segment.end_offset, log_start)
         for start, end in coverage.missing(segment.base_offset, segment.end_offset)

@@ -19,7 +19,7 @@ from tiered_storage.gateway.client_connection import (
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.frames import request
-from tiered_storage.kafka_wire.server.frame_protocol import LINGER_SECONDS, Piece, memory_of
+from tiered_storage.kafka_wire.server.frame_protocol import LINGER_SECONDS, Buffer, memory_of
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from unit.tiered_storage.kafka_wire.server.wires import Wire, arrive, framed
 
@@ -104,7 +104,7 @@ def test_an_answer_that_takes_time_holds_the_later_ones() -> None:
     async def work() -> None:
         goes_on = asyncio.Event()
 
-        async def slow(frame: memoryview) -> list[Piece]:
+        async def slow(frame: memoryview) -> list[Buffer]:
             await goes_on.wait()
             return [bytes(frame), b"more"]
 
@@ -271,7 +271,7 @@ def test_a_produce_without_acknowledgements_expects_no_answer() -> None:
 
 def test_a_change_that_fails_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
-        async def fails(_: memoryview) -> list[Piece]:
+        async def fails(_: memoryview) -> list[Buffer]:
             raise MalformedAnswerError("cannot be read")
 
         joined = Joined(fails)
@@ -306,7 +306,7 @@ def test_a_fetch_that_is_being_filled_holds_the_next_one() -> None:
     async def work() -> None:
         goes_on = asyncio.Event()
 
-        async def slow(frame: memoryview) -> list[Piece]:
+        async def slow(frame: memoryview) -> list[Buffer]:
             await goes_on.wait()
             return [bytes(frame)]
 

@@ -155,7 +155,7 @@ async def throttled(fetch: RemoteFetch, offset: int, *, committed: bool = False)
     layout = fetch.layout(frame, RequestHeader(FETCH, VERSION, 5, "", 0))
     assert fetch.is_concerned(request, layout)
     result = await fetch.fill(frame, request, layout, [], ClientName("", "consumer"))
-    content = memoryview(b"".join(result.pieces))
+    content = memoryview(b"".join(result.buffers))
     read = read_fetch(Cursor(content[9:]), VERSION)
     [found] = read.entries
     assert read.throttle_ms == result.mute_ms

@@ -78,8 +78,8 @@ def epoch_end(epoch: int, of_broker: tuple[int, int]) -> tuple[int, int]:
     offsets = remote_offsets(ScriptedBroker(), Remote(epochs=EPOCHS))
     header = RequestHeader(OFFSET_FOR_LEADER_EPOCH, version, 5, "", 0)
     frame = memoryview(bytearray(encode_answer(answer, 5)))
-    [piece] = asyncio.run(offsets.offsets_for_leader_epochs(frame, header, request))
-    [topic] = decode_answer(memoryview(piece)[4:], OFFSET_FOR_LEADER_EPOCH, version, 5).topics
+    [buffer] = asyncio.run(offsets.offsets_for_leader_epochs(frame, header, request))
+    [topic] = decode_answer(memoryview(buffer)[4:], OFFSET_FOR_LEADER_EPOCH, version, 5).topics
     [partition] = topic.partitions
     return int(partition.leader_epoch), int(partition.end_offset)
 
@@ -105,8 +105,8 @@ def earliest(version: int, broker: ScriptedBroker, remote: Remote) -> Any:
     request = entity(asked.ListOffsetsRequest, replica_id=-1, isolation_level=0, timeout=timedelta(), topics=(topic,))
     offsets = remote_offsets(broker, remote)
     header = RequestHeader(LIST_OFFSETS, version, 5, "", 0)
-    [piece] = asyncio.run(offsets.list_offsets(frame, header, request))
-    changed = decode_answer(memoryview(piece)[4:], LIST_OFFSETS, version, 5)
+    [buffer] = asyncio.run(offsets.list_offsets(frame, header, request))
+    changed = decode_answer(memoryview(buffer)[4:], LIST_OFFSETS, version, 5)
     [[partition]] = [each.partitions for each in changed.topics]
     return partition
 

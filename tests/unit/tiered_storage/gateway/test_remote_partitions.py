@@ -35,9 +35,9 @@ def fetched(batches: list[bytes], start: int, end: int, aborted: tuple[AbortedTx
     return FetchedBatches(content, start, end, Tier.REMOTE, "an object", 5000, table, aborted)
 
 
-async def given_batches(*pieces: FetchedBatches) -> AsyncGenerator[FetchedBatches, None]:
-    for piece in pieces:
-        yield piece
+async def given_batches(*fetches: FetchedBatches) -> AsyncGenerator[FetchedBatches, None]:
+    for fetch in fetches:
+        yield fetch
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -52,12 +52,12 @@ def test_whole_batches_come_once_each_within_the_limit(counts: list[int], most: 
         offset += count
     cut = min(cut, len(batches))
     middle = sum(counts[:cut])
-    pieces = [fetched(batches[:cut], 0, middle)]
+    fetches = [fetched(batches[:cut], 0, middle)]
     if batches[cut:]:
-        pieces.append(fetched(batches[cut:], middle, offset))
+        fetches.append(fetched(batches[cut:], middle, offset))
 
     async def work() -> None:
-        read, found = RemoteRead(given_batches(*pieces), 0, offset), []
+        read, found = RemoteRead(given_batches(*fetches), 0, offset), []
         while await read.is_ready():
             before = read.offset
             taken = read.take(most, whole=True)

@@ -7,7 +7,7 @@ from typing import Any
 from tiered_storage.errors import MalformedAnswerError
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.standalone.connection import StandaloneConnection
-from tiered_storage.kafka_wire.server.frame_protocol import Piece
+from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from unit.tiered_storage.kafka_wire.server.wires import Wire, arrive, framed
 
 
@@ -24,7 +24,7 @@ class Joined:
         self.connection = StandaloneConnection(1 << 20, lambda _: self, self._ended, MemoryBudget(1 << 20).account())
         self.connection.client.connection_made(self.wire)
 
-    async def answer(self, frame: memoryview) -> list[Piece]:
+    async def answer(self, frame: memoryview) -> list[Buffer]:
         self.asked.append(bytes(frame[4:]))
         await self.may_answer.wait()
         if self.asked[-1] == b"garbage":

@@ -14,7 +14,7 @@ from kio.static.constants import EntityType
 from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.frames import decode_answer, encode_answer, entity
 from tiered_storage.kafka_wire.server import broker_addresses
-from tiered_storage.kafka_wire.server.frame_protocol import Piece
+from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 
 METADATA = Api(3, "Metadata", 0, 13)
@@ -34,8 +34,8 @@ def translate(node_id: int, host: str, port: int) -> tuple[str, int]:
     return "a-gateway-with-a-longer-name", 19093 + node_id
 
 
-def whole(pieces: Sequence[Piece]) -> memoryview:
-    frame = b"".join(pieces)
+def whole(buffers: Sequence[Buffer]) -> memoryview:
+    frame = b"".join(buffers)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     return memoryview(frame)
 

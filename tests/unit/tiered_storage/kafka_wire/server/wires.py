@@ -53,7 +53,7 @@ def framed(body: bytes) -> bytes:
 
 
 def arrive(protocol: FrameProtocol, data: bytes, at_once: int = 1 << 30) -> None:
-    """Let `data` arrive at `protocol`, in pieces of `at_once` bytes at most."""
+    """Let `data` arrive at `protocol`, in buffers of `at_once` bytes at most."""
     while data:
         buffer = protocol.get_buffer(-1)
         count = min(len(buffer), len(data), at_once)
