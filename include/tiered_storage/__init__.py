@@ -4,4 +4,20 @@
 is the command line, and `doctor` checks a setup.
 """
 
+__all__ = [
+    "cli",
+    "clock",
+    "disk_space",
+    "doctor",
+    "errors",
+    "gateway",
+    "kafka_log",
+    "kafka_wire",
+    "own_classes",
+    "private_files",
+    "regular_files",
+    "remote_log",
+    "settings",
+]
+
 __version__ = "0.1.0"

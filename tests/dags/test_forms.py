@@ -1,9 +1,8 @@
-"""What the forms accept, and what runs do with it; invalid values never delete anything."""
+"""What runs do with a form; invalid values never delete anything."""
 
 from __future__ import annotations
 
-from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
@@ -16,75 +15,6 @@ if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess
 
 DELETABLE = {**TIERED, "local.deletion.allowed": True, "remote.deletion.allowed": True}
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "is_taken"),
-    [
-        ("partitions", None, True),
-        ("partitions", "", True),
-        ("partitions", "0", True),
-        ("partitions", "0,2-4, 7", True),
-        ("partitions", "0,", False),
-        ("partitions", "-1", False),
-        ("partitions", "all", False),
-        ("max_segments", None, True),
-        ("max_segments", 1, True),
-        ("max_segments", 0, False),
-        ("max_segments", "many", False),
-        ("dry_run", True, True),
-        ("dry_run", "yes", False),
-        ("topics", "orders|payments", True),
-        ("topics", 7, False),
-        ("topics", "orders(", False),
-        ("settings", {"copy.window.bytes": 65536}, True),
-        ("settings", "none", False),
-        ("max_segments", 10**19, False),
-    ],
-)
-def test_a_field_takes_what_can_be_meant(airflow: AirflowHome, field: str, value: Any, is_taken: bool) -> None:
-    param = airflow.dag("copy_segments").params.get_param(field)
-    if is_taken:
-        assert param.resolve(value) == value
-        return
-    with pytest.raises(ParamValidationError):
-        param.resolve(value)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "is_taken"),
-    [
-        ("from_offset", None, True),
-        ("from_offset", "", True),
-        ("from_offset", "10", True),
-        ("to_offset", 0, True),
-        ("to_offset", -1, False),
-        ("from_offset", "abc", False),
-        ("from_time", "yesterday", False),
-        ("from_time", "1700000000000", True),
-        ("from_time", "2026-11-21", True),
-        ("to_time", "2026-11-21T20:00:00.5+01:00", True),
-        ("to_time", "2026-11-21T20", True),
-        ("to_time", "2026-11-21T20:00:00Z", True),
-        ("target", "directory", True),
-        ("target", "/var/lib/kafka", False),
-        ("connection", "kafka_lab", True),
-        ("connection", "localhost:9092", False),
-        ("as_topic", "orders.back", True),
-        ("as_topic", "orders/back", False),
-        ("partitions", "0,2-4", True),
-    ],
-)
-def test_a_field_of_a_restore_takes_what_can_be_meant(
-    airflow: AirflowHome, field: str, value: Any, is_taken: bool
-) -> None:
-    # A parameter keeps what it was resolved to, and the DAG is all tests' own.
-    param = deepcopy(airflow.dag("restore_topic").params.get_param(field))
-    if is_taken:
-        assert param.resolve(value) == value
-        return
-    with pytest.raises(ParamValidationError):
-        param.resolve(value)
 
 
 def test_a_field_that_no_form_has_is_refused_before_anything_is_done(

@@ -58,7 +58,7 @@ OPEN_TOPS = (LIBRARY, REMOTE, AIRFLOW)
 MOST_MODULES = 12
 """About a dozen."""
 MOST_AT_A_TOP = 8
-MOST_SENTENCES = 3
+SENTENCES = (2, 3)
 IMPORTERS = ("import_module", "__import__")
 """Functions that import what they are given."""
 
@@ -187,12 +187,38 @@ def test_nobody_imports_a_whole_top() -> None:
     assert users == []
 
 
-def test_each_package_says_in_one_to_three_sentences_what_lives_there() -> None:
+def test_each_package_says_in_two_or_three_sentences_what_lives_there() -> None:
     counts = {
         name: len(re.findall(r"[.!?](?=\s|$)", ast.get_docstring(modules()[name]) or "")) for name in sorted(packages())
     }
 
-    assert {name: count for name, count in counts.items() if not 1 <= count <= MOST_SENTENCES} == {}
+    assert {name: count for name, count in counts.items() if count not in SENTENCES} == {}
+
+
+def test_each_package_lists_what_others_may_import_and_a_top_all_that_stands_there() -> None:
+    children = {name: {other for other in modules() if other.rpartition(".")[0] == name} for name in packages()}
+
+    assert [name for name in sorted(packages()) if not _has_a_list(modules()[name])] == []
+    assert {name: public(name) - children[name] for name in packages() if not public(name) <= children[name]} == {}
+    assert {name: children[name] - public(name) for name in {*OPEN_TOPS, LOG} if children[name] - public(name)} == {}
+
+
+def _has_a_list(tree: ast.Module) -> bool:
+    return any(isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__" for node in tree.body)
+
+
+def test_the_folders_of_unit_tests_are_the_packages() -> None:
+    """A Spark job is no package: it is one file."""
+    tests = PROJECT / "tests" / "unit"
+    folders = {".".join(path.parent.relative_to(tests).parts) for path in tests.rglob("test_*.py")}
+    mirrored = {name for folder in folders - {""} for name in _with_parents(folder)}
+
+    assert mirrored - {"spark_jobs"} == packages()
+
+
+def _with_parents(room: str) -> Iterator[str]:
+    parts = room.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def test_each_package_imports_only_from_storeys_below_it() -> None:
@@ -280,17 +306,38 @@ def test_no_path_leaves_a_source() -> None:
 
 def test_only_the_border_of_stores_asks_what_kind_a_storage_is() -> None:
     """All others ask as_listable or listing_storage: a user's own class may be of any kind."""
-    kinds = {"ListableStorage", "ObjectRemoteStorageManager", "SqlMetadataStore"}
+    storages = {"ListableStorage", "ObjectRemoteStorageManager", "PassingStorage"}
+    clients = {"LocalDirectory", "ObjectStore", "Hdfs"}
+    metadata = {"GenerationGuard", "GuardedTopics", "GuardedSafety"}
+    kinds = {*storages, *clients, *metadata, *_classes_below(f"{REMOTE}.metadata.sql")}
 
-    askers = {
-        module
-        for module, tree in modules().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
-        if kinds & {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
-    }
+    askers = {module for module, tree in modules().items() if kinds & _asked_for(tree)}
 
     assert askers == {f"{REMOTE}.storage.listable_storage"}
+
+
+def _classes_below(room: str) -> set[str]:
+    return {
+        node.name
+        for module, tree in modules().items()
+        if module.startswith(f"{room}.")
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def _asked_for(tree: ast.Module) -> set[str]:
+    """The classes that `tree` asks of a value: by isinstance, issubclass or a pattern of a match."""
+    asked = [node.cls for node in ast.walk(tree) if isinstance(node, ast.MatchClass)]
+    asked += [
+        node.args[1]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"isinstance", "issubclass"}
+    ]
+    names = {
+        ast.unparse(each) for node in asked for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute)
+    }
+    return {name.rpartition(".")[2] for name in names}
 
 
 def test_only_sources_take_their_logs_from_log_dirs() -> None:

@@ -3,3 +3,14 @@
 `kernels` and `files` are the lowest rooms; `records`, `indexes` and `producers` stand on them, then `columnar`, `log`
 and `dump`. Nothing here knows a remote tier.
 """
+
+__all__ = [
+    "columnar",
+    "dump",
+    "files",
+    "indexes",
+    "kernels",
+    "log",
+    "producers",
+    "records",
+]

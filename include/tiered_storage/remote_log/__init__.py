@@ -4,3 +4,29 @@
 with. The rooms follow the life of a segment: `source`, `copy`, `read`, `retention`, then `audit`, `repair`, `rebuild`,
 `restore`.
 """
+
+__all__ = [
+    "audit",
+    "context",
+    "copy",
+    "coverage",
+    "enabling",
+    "indexes",
+    "jobs",
+    "lineage",
+    "manager",
+    "metadata",
+    "metrics",
+    "model",
+    "progress",
+    "read",
+    "rebuild",
+    "repair",
+    "restore",
+    "retention",
+    "selection",
+    "source",
+    "storage",
+    "tables",
+    "tiering_policy",
+]

@@ -1,6 +1,6 @@
 """What every run of a DAG has: its time window, lease owner and folder, an open remote log, and a summary.
 
-`task_context` reads Airflow's context of a task, `scope` opens the remote log and checks arguments, `summary` keeps
+`task_context` reads Airflow's context of a task, `scope` opens the remote log and checks arguments. `summary` keeps
 what the task did, and `stats` feeds Airflow's metrics.
 """
 

@@ -1,3 +1,7 @@
-"""What one process of the gateway grants its clients: memory, idle time, and remote bytes a second."""
+"""What one process of the gateway grants its clients: memory, idle time, and remote bytes a second.
+
+`memory_budget` has the memory that all connections share, `client_quotas` the remote bytes of each client a second.
+`idle_connections` closes the connections of clients that are gone, or that read nothing.
+"""
 
 __all__ = ["client_quotas", "idle_connections", "memory_budget"]

@@ -1,3 +1,7 @@
-"""What shows operators how a gateway does: its metrics, whether it lives and is ready, and a check of it."""
+"""What shows operators how a gateway does: its metrics, whether it lives and is ready, and a check of it.
+
+`metrics` counts connections, requests and remote reads, and `health` answers /health and /ready beside them. `canary`
+sends a record through the gateway and reads it back.
+"""
 
 __all__ = ["canary", "health", "metrics"]

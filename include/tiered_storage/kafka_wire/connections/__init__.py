@@ -1,7 +1,7 @@
 """One broker: how to reach it, how to log in, and the frames that are exchanged with it.
 
-`client_settings` says where and how, `connection` is an open connection, `frames` and `apis` make and read messages by
-kio, and `error_codes` has what a broker may answer instead.
+`client_settings` says where and how, and `connection` is an open connection. `frames` and `apis` make and read messages
+by kio, and `error_codes` has what a broker may answer instead.
 """
 
 __all__ = [

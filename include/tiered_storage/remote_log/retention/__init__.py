@@ -1,6 +1,6 @@
 """Total retention, and every other deletion of remote data.
 
-`deletions` is the manager's entry. Each step, from a plan to the last object, asks `permission/` first:
+`deletions` is the manager's entry. Each step, from a plan to the last object, asks `permission/` first.
 
     local limits        local/plan, local/cluster_plan ──► local/enforcement ──► local segments are deleted
 
