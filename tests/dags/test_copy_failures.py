@@ -262,7 +262,7 @@ def test_a_job_in_which_no_byte_moves_is_ended_and_what_it_had_finished_is_commi
     from tiered_storage.remote_log.jobs import progress as job_progress
 
     # The setting takes ten seconds at least.
-    watch = partial(job_progress.JobWatch, look_seconds=0.05)
+    watch = partial(job_progress.JobWatch, check_seconds=0.05)
     monkeypatch.setattr(
         job_progress, "JobWatch", lambda *given, **named: watch(*given, **{**named, "stuck_after_ms": 1000})
     )

@@ -43,7 +43,7 @@ from tiered_storage.settings.settings import Settings
 _log = logging.getLogger(__name__)
 
 _RESTART_PAUSE_SECONDS: Final = 1.0
-_LOOK_SECONDS: Final = 0.5
+_CHECK_SECONDS: Final = 0.5
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOG_LINE: Final = "%(asctime)s %(levelname)s process {} %(name)s: %(message)s"
 
@@ -81,7 +81,7 @@ class _Worker:
 
     def wait_until_it_serves(self) -> None:
         """Wait until its ports are open. Raises ConfigurationError if it ends before."""
-        while not self._serves.wait(_LOOK_SECONDS):
+        while not self._serves.wait(_CHECK_SECONDS):
             if self.process.exitcode is not None:
                 raise ConfigurationError(
                     f"process {self.number} of the gateway ended with {self.process.exitcode} before it served: its "
@@ -106,7 +106,7 @@ def _watch(settings: Settings, serve: Serve, on_ready: Callable[[], None]) -> No
             on_ready()
             while not stopping:
                 for number, worker in enumerate(workers):
-                    worker.process.join(_LOOK_SECONDS / len(workers))
+                    worker.process.join(_CHECK_SECONDS / len(workers))
                     if worker.process.exitcode is not None and not stopping:
                         _log.error("process %s of the gateway ended with %s", number, worker.process.exitcode)
                         time.sleep(_RESTART_PAUSE_SECONDS)
@@ -243,7 +243,7 @@ async def serve_until(stop: asyncio.Event, health: Health, on_ready: Callable[[]
         while not stop.is_set():
             health.beat()
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), _LOOK_SECONDS)
+                await asyncio.wait_for(stop.wait(), _CHECK_SECONDS)
     finally:
         health.is_serving = False
         health.stop()

@@ -34,7 +34,7 @@ from tiered_storage_airflow.embedded.record import (
 
 TASK_GRACE = 10.0
 _SERVICE_GRACE = 4.0
-_LAST_LOOKS = 3
+_LAST_CHECKS = 3
 
 
 def stop(running: RunningAirflow, task_grace: float = TASK_GRACE) -> None:
@@ -55,7 +55,7 @@ def stop(running: RunningAirflow, task_grace: float = TASK_GRACE) -> None:
     wait_ended(api_server, _SERVICE_GRACE)
     _kill(everything)
     # A process may have started another one just before it was killed.
-    for _ in range(_LAST_LOOKS):
+    for _ in range(_LAST_CHECKS):
         _kill(members(running.services, running.mark))
     remove_record(running)
 

@@ -33,7 +33,7 @@ def watched(
         return
     with _bar(size) as show, JobWatch(
         job, size, stuck_after_ms=stuck_after_ms, on_stuck=on_stuck, report_seconds=0, say=show,
-        look_seconds=PROGRESS_SHOWN_SECONDS,
+        check_seconds=PROGRESS_SHOWN_SECONDS,
     ) as watch:  # fmt: skip
         yield watch
 

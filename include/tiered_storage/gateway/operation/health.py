@@ -48,14 +48,14 @@ class Health:
         self._beat = self._now()
 
     def start(self) -> None:
-        """Look every ten seconds, until `stop`."""
+        """Check every ten seconds, until `stop`."""
         threading.Thread(target=self._run, name="health", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more. One that waits for an answer may still be under way."""
+        """Check no more. One that waits for an answer may still be under way."""
         self._stop.set()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Ask for everything that is needed, once."""
         for name, ask in self._needs.items():
             try:
@@ -89,7 +89,7 @@ class Health:
 
     def _run(self) -> None:
         while True:
-            self.look()
+            self.check()
             if self._stop.wait(EVERY_SECONDS):
                 return
 

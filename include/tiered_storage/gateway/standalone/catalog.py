@@ -23,10 +23,10 @@ from tiered_storage.remote_log.source.partition_log import NamedPartition
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS: Final = 2.0
-"""How long a request waits for a look before it gets the topics of the last one: the metadata store may hang."""
-_AGE_PER_LOOK: Final = 20
-"""Topics stay known for this many times as long as the look took: looking takes at most a twentieth of the time."""
+_WAIT_SECONDS: Final = 2.0
+"""How long a request waits for new topics before it gets the last ones: the metadata store may hang."""
+_AGE_PER_READ: Final = 20
+"""Topics stay known for this many times as long as reading them took: it takes at most a twentieth of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Topics:
 
 
 class Catalog:
-    """The topics of an open remote log, looked at again once they are old. For one event loop."""
+    """The topics of an open remote log, read again once they are old. For one event loop."""
 
     def __init__(self, context: RemoteLogContext, now: Callable[[], float] = time.monotonic) -> None:
         """Measure ages by `now` (seconds). Looks at nothing yet."""
@@ -64,36 +64,36 @@ class Catalog:
         self._max_age = context.settings.remote_log_reader_metadata_max_age_ms / 1000
         self._known: Topics | None = None
         self._fresh_until = 0.0
-        self._looking: asyncio.Task[Topics] | None = None
+        self._reading: asyncio.Task[Topics] | None = None
 
     async def topics(self) -> Topics:
         """Return the topics, at most a moment old.
 
-        If looking fails or takes long, it returns those of the last look that succeeded. It raises what a first look
+        If reading fails or takes long, it returns the last that it read. It raises what a first read
         raises.
         """
         if self._known is not None and self._now() < self._fresh_until:
             return self._known
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look())
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.get_running_loop().create_task(self._read())
         if self._known is not None:
-            await asyncio.wait({self._looking}, timeout=_LOOK_SECONDS)
-            if not self._looking.done():
+            await asyncio.wait({self._reading}, timeout=_WAIT_SECONDS)
+            if not self._reading.done():
                 return self._known
-        return await asyncio.shield(self._looking)
+        return await asyncio.shield(self._reading)
 
-    async def _look(self) -> Topics:
+    async def _read(self) -> Topics:
         begun = self._now()
         try:
-            found = await asyncio.to_thread(look, self._context)
+            found = await asyncio.to_thread(read_topics, self._context)
         except TieredStorageError as error:
             if self._known is None:
                 raise
             _log.warning("the topics of some moments ago are served: %s", error)
-            # A look that failed is soon tried again, however long it took.
+            # A read that failed is soon tried again, however long it took.
             self._fresh_until = self._now() + self._max_age
             return self._known
-        self._fresh_until = self._now() + max(self._max_age, _AGE_PER_LOOK * (self._now() - begun))
+        self._fresh_until = self._now() + max(self._max_age, _AGE_PER_READ * (self._now() - begun))
         self._report(found)
         self._known = found
         return found
@@ -110,8 +110,8 @@ class Catalog:
             )
 
 
-def look(context: RemoteLogContext) -> Topics:
-    """Look at all topics now. Raises what the metadata store raises."""
+def read_topics(context: RemoteLogContext) -> Topics:
+    """Read all topics now. Raises what the metadata store raises."""
     states = context.segments.partition_states()
     remote = list(context.segments.list_partitions())
     local, problem = _local(context, remote)

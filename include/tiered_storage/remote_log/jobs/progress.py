@@ -181,7 +181,7 @@ class JobWatch:
         say: Callable[[Progress], None],
         on_stuck: Callable[[], None],
         report_seconds: float = REPORT_SECONDS,
-        look_seconds: float = PROGRESS_SECONDS,
+        check_seconds: float = PROGRESS_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reports = _GroupReports(job, size.groups)
@@ -192,16 +192,16 @@ class JobWatch:
         self._say, self._report_seconds = say, report_seconds
         self._on_stuck = on_stuck
         self._stop = threading.Event()
-        seconds = min(look_seconds, self._stuck_after / 4)
+        seconds = min(check_seconds, self._stuck_after / 4)
         self._thread = threading.Thread(target=self._run, args=(seconds,), name="job-watch", daemon=True)
         self.stuck: CopyFailure | None = None
 
     @property
     def progress(self) -> Progress:
-        """The progress at the last look."""
+        """The progress at the last check."""
         return self._meter.progress
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Read the workers' reports; call `say` and `on_stuck` if it is time."""
         now = self._measure()
         if now - self._said_at >= self._report_seconds:
@@ -225,7 +225,7 @@ class JobWatch:
 
     def _run(self, seconds: float) -> None:
         while not self._stop.wait(seconds):
-            self.look()
+            self.check()
 
     def _measure(self) -> float:
         latest = self._reports.read()

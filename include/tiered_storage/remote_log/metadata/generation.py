@@ -29,7 +29,7 @@ from tiered_storage.remote_log.storage.documents.store_generation import StoredG
 from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
-LOOKS = 5
+COMPARISONS = 5
 """How often store and metadata are compared again: another process may renew both between two reads."""
 
 RENEWALS = 100
@@ -168,7 +168,7 @@ class GenerationGuard:
         Raises OutdatedMetadataError if they differ by more than a pending token, if `is_refused` says so.
         """
         why = ""
-        for _ in range(LOOKS):
+        for _ in range(COMPARISONS):
             # Read the store first: the metadata are never renewed after it.
             stored = generations.newest()
             known = self.store.generation.read()

@@ -21,7 +21,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
-LOOK_SECONDS = 0.01
+CHECK_SECONDS = 0.01
 PATIENCE_SECONDS = 5.0
 
 
@@ -40,7 +40,7 @@ def wait_until_shown(text: str, err: io.StringIO) -> None:
     """Return once `err` has `text`, or after some seconds."""
     until = time.monotonic() + PATIENCE_SECONDS
     while text not in err.getvalue() and time.monotonic() < until:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(CHECK_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_job_under_way_shows_how_far_it_is(
     with unsynced(), a_remote_log(tmp_path).open() as remote_log:
         job = JobFolder(remote_log.work, "runs/test/1")
         job.work.write(job.path("progress", 0), [GroupProgress(1, 1000)], GroupProgress)
-        look_ms = round(1000 * LOOK_SECONDS)
+        look_ms = round(1000 * CHECK_SECONDS)
         with watched(job, JobSize(1, 2, 2000), 4 * look_ms, lambda: None, Output(as_json=False)):
             wait_until_shown(shown, err)
     assert shown in err.getvalue()
@@ -74,7 +74,7 @@ def test_copy_shows_its_progress_and_a_total(tmp_path: Path, monkeypatch: pytest
         return copy_data(storage, metadata, data)
 
     monkeypatch.setattr(ObjectRemoteStorageManager, "copy_log_segment_data", slowly)
-    monkeypatch.setattr(cli_progress, "JobWatch", partial(JobWatch, look_seconds=LOOK_SECONDS))
+    monkeypatch.setattr(cli_progress, "JobWatch", partial(JobWatch, check_seconds=CHECK_SECONDS))
     monkeypatch.setattr(cli_progress, "REPORT_SECONDS", 0)
 
     done = run_on(files, "copy")

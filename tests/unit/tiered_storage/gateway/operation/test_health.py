@@ -39,7 +39,7 @@ def problems(page: Page) -> dict[str, str]:
 def test_a_process_is_ready_once_it_serves_and_all_that_it_needs_answers() -> None:
     health = Store().health()
     assert problems(health.ready()).keys() == {"ports", "store"}
-    health.look()
+    health.check()
     assert problems(health.ready()).keys() == {"ports"}
     health.is_serving = True
     assert problems(health.ready()) == {}
@@ -52,16 +52,16 @@ def test_an_answer_counts_for_a_while_and_then_the_failure_is_named() -> None:
     store = Store()
     health = store.health()
     health.is_serving = True
-    health.look()
+    health.check()
     store.failure = RemoteStorageError("the store is away")
     store.seconds = COUNTS_SECONDS
-    health.look()
+    health.check()
     assert problems(health.ready()) == {}
 
     store.seconds += 1
     assert problems(health.ready()) == {"store": "the store is away"}
     store.failure = None
-    health.look()
+    health.check()
     assert problems(health.ready()) == {}
 
 

@@ -12,7 +12,7 @@ import pytest
 from support.remote_logs import ORDERS_0, a_copied_remote_log, partition_of, topic_id
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.gateway.standalone import catalog
-from tiered_storage.gateway.standalone.catalog import Catalog, look, named_topics
+from tiered_storage.gateway.standalone.catalog import Catalog, named_topics, read_topics
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid, random_uuid
 from tiered_storage.remote_log.model import TopicIdPartition
 
@@ -48,7 +48,7 @@ def test_what_is_remote_is_served_without_the_log_directory(tmp_path: Path) -> N
     shutil.rmtree(files.log_directory)
 
     with files.open() as remote_log:
-        found = look(remote_log)
+        found = read_topics(remote_log)
 
     assert found.by_name["orders"].partitions == {0: ORDERS_0}
     assert found.cluster_id == ORDERS_0.cluster_id
@@ -63,7 +63,7 @@ def test_a_deleted_topic_is_not_served(tmp_path: Path) -> None:
     with files.open() as remote_log:
         planned = remote_log.deletions.plan_topic_deletion("orders", None)
         assert remote_log.deletions.mark_topic_deleted(planned, "test")[0] == (ORDERS_0,)
-        assert look(remote_log).by_name == {}
+        assert read_topics(remote_log).by_name == {}
 
 
 def test_the_last_topics_are_served_while_the_metadata_are_out_of_reach(
@@ -78,7 +78,7 @@ def test_the_last_topics_are_served_while_the_metadata_are_out_of_reach(
         with a_copied_remote_log(tmp_path).open() as remote_log:
             seen = Catalog(remote_log, now=lambda: passed[0])
             first = await seen.topics()
-            monkeypatch.setattr(catalog, "look", fail)
+            monkeypatch.setattr(catalog, "read_topics", fail)
             passed[0] = 10.0
             assert await seen.topics() == first
 
@@ -91,7 +91,7 @@ def test_the_last_topics_are_served_while_the_metadata_are_out_of_reach(
 def test_a_look_that_failed_after_a_long_time_is_soon_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passed, really_look = [0.0], catalog.look
+    passed, really_read = [0.0], catalog.read_topics
 
     def fail(_: object) -> None:
         passed[0] += 60.0
@@ -101,10 +101,10 @@ def test_a_look_that_failed_after_a_long_time_is_soon_tried_again(
         with a_copied_remote_log(tmp_path).open() as remote_log:
             seen = Catalog(remote_log, now=lambda: passed[0])
             first = await seen.topics()
-            monkeypatch.setattr(catalog, "look", fail)
+            monkeypatch.setattr(catalog, "read_topics", fail)
             passed[0] += 60.0
             await seen.topics()
-            monkeypatch.setattr(catalog, "look", really_look)
+            monkeypatch.setattr(catalog, "read_topics", really_read)
             passed[0] += 60.0
             assert await seen.topics() is not first
 
@@ -118,8 +118,8 @@ def test_the_last_topics_are_served_while_the_metadata_hang(tmp_path: Path, monk
         with a_copied_remote_log(tmp_path).open() as remote_log:
             seen = Catalog(remote_log, now=lambda: passed[0])
             first = await seen.topics()
-            monkeypatch.setattr(catalog, "look", lambda _: goes_on.wait(30) and first)
-            monkeypatch.setattr(catalog, "_LOOK_SECONDS", 0.01)
+            monkeypatch.setattr(catalog, "read_topics", lambda _: goes_on.wait(30) and first)
+            monkeypatch.setattr(catalog, "_WAIT_SECONDS", 0.01)
             passed[0] += 60.0
             try:
                 assert await seen.topics() is first

@@ -45,10 +45,10 @@ class Watched:
             monotonic=lambda: self.now,
         )
 
-    def look(self, seconds: float) -> Progress:
+    def check(self, seconds: float) -> Progress:
         """Look so many seconds later."""
         self.now += seconds
-        self.watch.look()
+        self.watch.check()
         return self.watch.progress
 
     def tell(self, number: int, pieces: int, size: int, *, is_over: bool = False) -> None:
@@ -119,41 +119,41 @@ def test_a_copy_reports_every_byte_and_every_segment(remote_log: RemoteLogManage
 
 def test_the_watch_sums_all_groups_and_speaks_every_half_minute(job: JobFolder) -> None:
     watched = Watched(job)
-    assert watched.look(5) == Progress(0, 6, 0, 6000, 0.0)
+    assert watched.check(5) == Progress(0, 6, 0, 6000, 0.0)
     watched.tell(0, 2, 2000, is_over=True)
     watched.tell(2, 0, 1000)
-    assert watched.look(5) == Progress(2, 6, 3000, 6000, 300.0)
+    assert watched.check(5) == Progress(2, 6, 3000, 6000, 300.0)
     assert watched.said == []
-    watched.look(20)
+    watched.check(20)
     assert watched.said == ["2 of 6 segments, 0.0 of 0.0 MB, 0.0 MB/s, 30 s left"]
-    watched.look(29)
+    watched.check(29)
     assert len(watched.said) == 1
-    watched.look(1)
+    watched.check(1)
     assert len(watched.said) == 2
 
 
 def test_the_rate_is_that_of_the_last_two_minutes(job: JobFolder) -> None:
     watched = Watched(job)
     watched.tell(0, 0, 3000)
-    assert watched.look(30).rate == 100.0
+    assert watched.check(30).rate == 100.0
     for seconds in range(30, 180, 30):
         watched.tell(0, 0, 3000 + seconds)
-        last = watched.look(30)
+        last = watched.check(30)
     assert last.rate == 1.0
 
 
 def test_a_job_in_which_no_byte_moves_is_given_up_once_and_it_says_where_it_stood(job: JobFolder) -> None:
     watched = Watched(job)
     watched.tell(0, 1, 10)
-    watched.look(59)
+    watched.check(59)
     watched.tell(0, 1, 11)  # slow is not stuck
-    watched.look(59)
+    watched.check(59)
     watched.tell(0, 2, 11)  # and what ends, moves
-    watched.look(59)
+    watched.check(59)
     assert watched.watch.stuck is None
     assert watched.watch.is_moving()
-    watched.look(60)
-    watched.look(600)
+    watched.check(60)
+    watched.check(600)
     assert watched.given_up == [100.0 + 59 * 3 + 60]
     assert not watched.watch.is_moving()
     assert watched.watch.stuck is not None
@@ -170,7 +170,7 @@ def test_a_job_that_never_begins_is_stuck_too_also_where_its_work_area_is_away(
 
     monkeypatch.setattr(WorkArea, "read_if_there", away)
     watched = Watched(job)
-    watched.look(60)
+    watched.check(60)
     assert watched.given_up == [160.0]
 
 
@@ -178,19 +178,19 @@ def test_groups_that_have_not_begun_cost_few_looks(job: JobFolder, monkeypatch: 
     watched = Watched(job, JobSize(10_000, 10_000, 10_000))
     watched.tell(0, 1, 1, is_over=True)
     watched.tell(40, 1, 1)
-    looks: list[str] = []
+    reads: list[str] = []
     read = WorkArea.read_if_there
 
     def counted(work: WorkArea, path: str, kind: type[GroupProgress]) -> list[GroupProgress]:
-        looks.append(path)
+        reads.append(path)
         return read(work, path, kind)
 
     monkeypatch.setattr(WorkArea, "read_if_there", counted)
-    assert watched.look(1).pieces == 2
-    first = len(looks)
+    assert watched.check(1).pieces == 2
+    first = len(reads)
     assert first < 100
-    assert watched.look(1).pieces == 2
-    assert len(looks) - first == first - 1  # what is over is not looked at again
+    assert watched.check(1).pieces == 2
+    assert len(reads) - first == first - 1  # what is over is not looked at again
 
 
 def test_after_the_block_the_watch_knows_the_end_and_a_job_that_ended_is_not_stuck(job: JobFolder) -> None:
