@@ -12,7 +12,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -27,7 +27,7 @@ from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.listening import OpenConnections, listen
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
-from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
+from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings, TlsSettings
 from tiered_storage.kafka_wire.connections.transport import tls_context
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
 
@@ -67,7 +67,7 @@ class GatewayServer:
         deletions: RemoteDeletions,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Connect to brokers as `brokers` says, without its login; take TLS from clients with `tls`.
+        """Connect to brokers as `brokers` says, without its login and certificate; take TLS from clients with `tls`.
 
         All connections share the memory of `budget`, and delete from the remote log by `deletions`.
 
@@ -76,7 +76,7 @@ class GatewayServer:
         self._ports = ports
         self._partitions = partitions
         self._brokers = brokers
-        self._broker_tls = tls_context(brokers.tls) if brokers.tls else None
+        self._broker_tls = tls_context(_for_clients(brokers.tls)) if brokers.tls else None
         self._limits = limits
         self._metrics = metrics
         self._budget = budget
@@ -175,6 +175,11 @@ class GatewayServer:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s", error, exc_info=None if isinstance(error, ConfigurationError) else error)
+
+
+def _for_clients(tls: TlsSettings) -> TlsSettings:
+    """Return `tls` without our own certificate: by it, a broker would give every client our own rights."""
+    return replace(tls, certificate_location="", key_location="", key_password="")
 
 
 def _set_options(transport: asyncio.BaseTransport) -> None:

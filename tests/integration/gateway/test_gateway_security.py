@@ -23,7 +23,7 @@ from support.gateways import (
 )
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
-from tiered_storage.errors import ClusterRefusedError
+from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError
 from tiered_storage.gateway.client_connection import LARGEST_BEFORE_LOGIN
 from tiered_storage.kafka_wire.brokers import Brokers
 from tiered_storage.kafka_wire.cluster import ClusterClient
@@ -186,6 +186,15 @@ def answer_to_token(token: str, gateway: RunningGateway) -> tuple[Any, bool]:
         stranger.sendall(struct.pack(">i", LARGEST_BEFORE_LOGIN + 1))
         is_closed = file.read(1) == b""
     return decode_answer(memoryview(answer), SASL_AUTHENTICATE, 2, 1), is_closed
+
+
+def test_no_client_uses_the_gateways_own_certificate(site: LiveSite, guarded_broker: GuardedKafka) -> None:
+    named = serving(site, guarded_broker, "TLS", **guarded_broker.certificate)
+    with running_gateway(named.config, named.properties["gateway.port"]) as gateway:
+        given = {"bootstrap.servers": gateway.bootstrap_servers, "security.protocol": "plaintext"}
+        client = ClusterClient(Brokers(parse_client_settings(given, "test")))
+        with client, pytest.raises(ClusterUnreachableError):
+            client.metadata()
 
 
 def test_tls_ends_at_the_gateway_and_is_taken_up_again(site: LiveSite, guarded_broker: GuardedKafka) -> None:
