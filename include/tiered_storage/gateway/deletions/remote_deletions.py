@@ -27,7 +27,7 @@ from tiered_storage.errors import (
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.read.partition_snapshot import snapshot_partition
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot, snapshot_partition
 from tiered_storage.remote_log.retention.deletions import RemoteLogDeletions
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.source.partition_log import NamedPartition
@@ -122,9 +122,12 @@ class RemoteLogChanges:
         plans: list[ExpiryPlan] = []
         for partition, before in wanted.items():
             try:
-                found[partition] = self._log_start(partition)
-                start = found[partition]
-                if isinstance(start, int) and start < before:
+                snapshot = self._snapshot(partition)
+                if snapshot is None:
+                    found[partition] = None
+                    continue
+                found[partition] = snapshot.log_start_offset
+                if snapshot.log_start_offset < before or not snapshot.is_log_start_known:
                     plan = self._deletions.plan_record_deletion(partition, before)
                     plans.extend([] if plan is None else [plan])
             except (TieredStorageError, OSError) as error:
@@ -152,18 +155,27 @@ class RemoteLogChanges:
             raise RemoteMetadataError("; ".join(map(str, left)))
         return True
 
-    def _log_start(self, partition: TopicIdPartition) -> int | None:
-        """Return where the log begins; None if nothing of it was ever remote. Raises what looking at it raises."""
-        snapshot = snapshot_partition(partition, self._context.source, self._context.segments)
-        if not snapshot.is_log_start_known and not any(
-            True for _ in self._context.segments.list_remote_log_segments(partition)
-        ):
+    def _snapshot(self, partition: TopicIdPartition) -> PartitionSnapshot | None:
+        """Return what of the partition is in which tier; None if nothing of it is remote, and no copy may be under way.
+
+        Raises what snapshot_partition raises.
+        """
+        context, segments = self._context, self._context.segments
+        is_remote = segments.log_start_offset(partition) is not None or any(
+            True for _ in segments.list_remote_log_segments(partition)
+        )
+        if not is_remote:
+            topic = context.decided_topic(partition)
+            if not (topic.remote_storage_enable and topic.remote_deletion_allowed):
+                return None
+        snapshot = snapshot_partition(partition, context.source, segments)
+        if snapshot.local is None and not is_remote:
             return None
         if snapshot.local is None:
             raise UnknownPartitionError(
                 f"{partition}: the brokers no longer have it under the topic id {partition.topic_id}"
             )
-        return snapshot.log_start_offset
+        return snapshot
 
     def _marked(self, plans: list[ExpiryPlan]) -> dict[TopicIdPartition, LogStart]:
         try:

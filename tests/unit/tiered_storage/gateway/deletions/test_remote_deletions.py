@@ -11,12 +11,20 @@ from pathlib import Path
 import pytest
 
 from support.remote_logs import (
+    LOG_CONFIG,
+    NOW,
     ORDERS_0,
     RemoteLogFiles,
     a_copied_remote_log,
+    a_remote_log,
+    begin,
+    carry_out,
+    copy,
     held_by,
+    offsets_read,
     partition_of,
     states_of,
+    unsynced,
 )
 from tiered_storage.errors import (
     ConfigurationError,
@@ -27,6 +35,7 @@ from tiered_storage.errors import (
 from tiered_storage.gateway.deletions.remote_deletions import LogStart, RemoteDeletions, RemoteLogChanges
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import PartitionDeleteState
 
@@ -104,6 +113,67 @@ def test_nothing_is_done_about_what_never_was_remote(remote_log: RemoteLogManage
     assert changes.delete_records({unknown: 15}) == {unknown: None}
     assert not changes.delete_topic(unknown)
     assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
+
+
+def test_the_source_is_not_asked_about_what_never_was_remote(
+    files: RemoteLogFiles, remote_log: RemoteLogManager
+) -> None:
+    shutil.rmtree(files.log_directory)
+    unknown = replace(ORDERS_0, topic_id=random_uuid(), topic="others")
+
+    assert RemoteLogChanges(remote_log).delete_records({unknown: 15}) == {unknown: None}
+
+
+def brokers_delete(files: RemoteLogFiles, before: int) -> None:
+    with unsynced(), LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+        writer.log("orders", 0).delete_records(before)
+
+
+def test_records_deleted_during_the_first_copy_do_not_come_back(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = carry_out(remote_log, begin(remote_log))
+        brokers_delete(files, 15)
+
+        while_copied = RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15})
+        remote_log.commit_copy(outcomes)
+
+        assert isinstance(while_copied[ORDERS_0], RemoteMetadataError)
+        assert RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+
+
+def test_a_copy_that_lost_its_lease_does_not_bring_deleted_records_back(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        outcomes = carry_out(remote_log, begin(remote_log))
+        brokers_delete(files, 15)
+        files.clock.now += remote_log.settings.lease_duration_ms + 1
+
+        assert RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
+        remote_log.commit_copy(outcomes)
+
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+
+
+def test_the_first_copy_begins_where_records_were_deleted_before_it(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        brokers_delete(files, 15)
+        assert RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
+        assert copy(remote_log).is_whole
+
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+        assert offsets_read(remote_log, 15) == list(range(15, 35))
+
+
+def test_what_is_not_yet_remote_needs_no_permission(tmp_path: Path) -> None:
+    kept = {"remote.storage.enable": True, "remote.deletion.allowed": False}
+    files = a_remote_log(tmp_path, topics={"orders": kept})
+    with files.open() as remote_log:
+        brokers_delete(files, 15)
+
+        assert RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15}) == {ORDERS_0: None}
 
 
 def test_a_topic_that_is_gone_is_marked(files: RemoteLogFiles, remote_log: RemoteLogManager) -> None:
