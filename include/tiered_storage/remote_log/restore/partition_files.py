@@ -79,7 +79,7 @@ class PartitionWriter:
         epochs = partition.lineage
         if self.is_new_incarnation:
             epochs = (EpochEntry(FIRST_EPOCH, partition.log_start_offset),) if partition.segments else ()
-            # Until here some were needed to build the indexes of cut segments.
+            # Until here some were needed to build the indexes of truncated segments.
             remove_snapshots(directory, partition.log_end_offset, partition.log_end_offset)
             write_producer_snapshot(producer_snapshot_path(directory, partition.log_end_offset))
         write_leader_epochs(directory / LEADER_EPOCH_CHECKPOINT, epochs)
