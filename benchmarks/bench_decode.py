@@ -84,10 +84,10 @@ Pair = tuple[SampleSegment, SampleSegment]
 
 @dataclass
 class Contest:
-    """Ways that take turns; `tell` returns the goals from the seconds of the best round of each."""
+    """Ways that take turns; `compare` returns the goals from the seconds of the best round of each."""
 
     ways: dict[str, Way]
-    tell: Callable[[dict[str, float]], Sequence[Goal]]
+    compare: Callable[[dict[str, float]], Sequence[Goal]]
     times: int = 1
     """How many rounds it has for each round of the others."""
     warms_up: bool = False
@@ -198,7 +198,7 @@ def scans() -> Contest:
     small, large = one_record_batches(200_000), one_kib_record_batches(60_000)
     copies = {segment.title: copy_of(segment) for segment in (small, large)}
 
-    def tell(seconds: dict[str, float]) -> list[Goal]:
+    def compare(seconds: dict[str, float]) -> list[Goal]:
         goals = []
         for way, segment, goal in (
             ("headers", small, HEADERS_GOAL),
@@ -216,7 +216,7 @@ def scans() -> Contest:
             f"with CRC, {large.title}": lambda: scan(large, verify_crc=True),
             **copies,
         },
-        tell,
+        compare,
     )
 
 
@@ -235,7 +235,7 @@ def copy_of(segment: SampleSegment) -> Way:
 def small_batches() -> Contest:
     segment = one_record_batches(200_000)
 
-    def tell(seconds: dict[str, float]) -> list[Goal]:
+    def compare(seconds: dict[str, float]) -> list[Goal]:
         for name, each in seconds.items():
             print(f"{segment.title}: {name} {segment.records / each / 1e6:.2f} million/s")
         return [of_aiokafka(segment, seconds, SMALL_AIOKAFKA_GOAL)]
@@ -246,7 +246,7 @@ def small_batches() -> Contest:
             AIOKAFKA: lambda: decode_by_aiokafka(segment),
             "aiokafka, records alone": lambda: parse_by_aiokafka(segment),
         },
-        tell,
+        compare,
     )
 
 
@@ -301,7 +301,7 @@ def threads(segment: SampleSegment, pool: ThreadPoolExecutor, processes: Process
     """
     pair = segment, replace(segment, content=bytes(bytearray(segment.content)))
 
-    def tell(seconds: dict[str, float]) -> list[Goal]:
+    def compare(seconds: dict[str, float]) -> list[Goal]:
         what, size = f"decode, {segment.title}", TIMES_A_THREAD * len(segment.content) / 1e9
         one = size / seconds["one thread"]
         two, apart = (2 * size / seconds[name] for name in ("two threads", "two processes"))
@@ -315,7 +315,7 @@ def threads(segment: SampleSegment, pool: ThreadPoolExecutor, processes: Process
             "two threads": lambda: decode_pair(pair, pool),
             "two processes": lambda: decode_held_twice(processes),
         },
-        tell,
+        compare,
         times=4,
         warms_up=True,
     )
@@ -330,13 +330,13 @@ def compressed(codec: Compression, goal: float) -> Contest:
         for payload in payloads:
             bare(payload)
 
-    def tell(seconds: dict[str, float]) -> list[Goal]:
+    def compare(seconds: dict[str, float]) -> list[Goal]:
         share = len(segment.content) / segment.decompressed
         what = f"decode, {segment.title} (to {share:.2f} of its size)"
         ours, theirs = (segment.decompressed / seconds[name] / 1e9 for name in (OURS, "decompressed"))
         return [Goal(what, f"{ours:.2f} GB/s", f"{theirs:.2f} decompressing alone", ours / theirs, goal)]
 
-    return Contest({OURS: lambda: decode(segment), "decompressed": decompress}, tell)
+    return Contest({OURS: lambda: decode(segment), "decompressed": decompress}, compare)
 
 
 def _payloads(segment: SampleSegment) -> Iterator[tuple[int, int]]:
@@ -407,7 +407,7 @@ def main() -> int:
             for contest in contests:
                 contest.run(arguments.rounds)
         for contest in contests:
-            goals += contest.tell(contest.best)
+            goals += contest.compare(contest.best)
         goals += measure_start(path)
     print_machine(arguments.directory)
     return judge(goals)

@@ -248,7 +248,7 @@ class PartitionReader:
     def _missing(self, offset: int) -> RemoteObjectNotFoundError:
         return RemoteObjectNotFoundError(
             f"{self.partition}: no finished remote segment on the lineage holds offset {offset}, and it is not local; "
-            "'tiered-storage audit' and 'tiered-storage plan' tell of gaps"
+            "'tiered-storage audit' and 'tiered-storage plan' report gaps"
         )
 
 

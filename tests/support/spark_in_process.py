@@ -86,7 +86,7 @@ class SparkInProcess:
 
 
 def access_of(arguments: Sequence[str], environ: Mapping[str, str]) -> JobAccess:
-    """Return what a job's arguments and the environment of spark-submit tell its workers."""
+    """Return what a job's arguments and the environment of spark-submit give its workers."""
     _, work_url, _, folder, _, store = arguments
     return JobAccess.parse(work_url, folder, store, environ.get(JOB_SECRETS, ""))
 

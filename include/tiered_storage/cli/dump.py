@@ -111,8 +111,8 @@ def _columns(file: KafkaFile, fields: Mapping[str, object]) -> tuple[str, ...]:
     if file.kind is not FileKind.LOG:
         return tuple(fields)
     names = [name for name in fields if name not in _TIMES]
-    behind = names.index("position") + 1
-    return (*names[:behind], *_TIMES, *names[behind:])
+    times_at = names.index("position") + 1
+    return (*names[:times_at], *_TIMES, *names[times_at:])
 
 
 def _shown_field(value: object) -> object:

@@ -1,4 +1,4 @@
-"""One client, and the connection to its broker: what goes from one to the other, in which order.
+"""One client, and the connection to its broker: what each sends to the other, in which order.
 
 Requests are forwarded in the order they arrive. The broker answers in that order; changing an answer may take time
 (remote records), and later answers wait for it. The gateway's own requests use the same connection, with negative
@@ -99,8 +99,8 @@ class ClientConnection:
     ) -> None:
         """Call `on_open` once the client is connected: it connects the broker, and returns what takes each request.
 
-        Call `on_end` once, when both are gone. What goes either way is counted in `memory`. With `with_login`, requests
-        are small until the client is logged in.
+        Call `on_end` once, when both are gone. All that either sends is counted in `memory`. With `with_login`,
+        requests are small until the client is logged in.
         """
         largest = min(largest_request, LARGEST_BEFORE_LOGIN) if with_login else largest_request
         self.client = FrameProtocol(_ClientSide(self), largest, memory)

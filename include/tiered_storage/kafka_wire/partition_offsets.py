@@ -103,7 +103,7 @@ def _goes_on(ends: list[EpochEnd], answer: EpochEnd, start: int) -> bool:
 def _entries(ends: Sequence[EpochEnd], start: ListedOffset) -> tuple[EpochEntry, ...]:
     """Return the lineage from `start` on; `ends` has each epoch with its end offset (exclusive), the latest first.
 
-    A leader that knows no epoch below 1 answers for 0 as if it had been there, and nothing is before 0 to tell. It
+    A leader that knows no epoch below 1 answers for 0 as if it had been there, and nothing is before 0 to show it. It
     gives the log start no epoch then.
     """
     kept = [*ends[:1], *(each for each in ends[1:] if each.end_offset > start.offset)]

@@ -97,7 +97,7 @@ class TopicConfigs:
 
 
 def _number(configs: Mapping[str, str], name: str, default: int, least: int = -INT64_MAX) -> int:
-    """Return a property's value, `default` if brokers do not tell it.
+    """Return a property's value, `default` if brokers do not report it.
 
     Raises MalformedAnswerError if it is no whole number, or below `least`.
     """
@@ -117,7 +117,7 @@ def _segment_bytes(configs: Mapping[str, str]) -> int:
 
 
 def _limits(configs: Mapping[str, str]) -> dict[str, int]:
-    """Return the topic's limits; a retention that brokers do not tell, or do not apply, is -1: it deletes nothing."""
+    """Return the topic's limits; a retention that brokers do not report or apply is -1: it deletes nothing."""
     found = {name: _number(configs, name, _UNLIMITED) for name in _LIMITS if configs.get(name)}
     return found | {name: _retention(configs, name, _UNLIMITED) for name in _RETENTIONS}
 

@@ -268,7 +268,7 @@ def _value(settings: Settings, name: str) -> object:
 
 
 def _variables() -> Iterator[str]:
-    # An own option in a variable cannot be told from a setting: variable names have no dots.
+    # An own option in a variable cannot be distinguished from a setting: variable names have no dots.
     return (name for name in (*Settings.known_names(), *Settings.unused_names) if not name.endswith("."))
 
 

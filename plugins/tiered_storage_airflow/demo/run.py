@@ -56,13 +56,13 @@ def wait_for_asset_run(api: AirflowApi, dag_id: str, since: datetime, say: Calla
 def _finish(api: AirflowApi, run: DagRun, say: Callable[[str], None]) -> None:
     logged: set[tuple[str, str | None]] = set()
 
-    def tell(_: DagRun, tasks: list[TaskInstance]) -> None:
+    def show(_: DagRun, tasks: list[TaskInstance]) -> None:
         for task in tasks:
             if task.state in {"running", "success", "failed"} and (task.name, task.state) not in logged:
                 logged.add((task.name, task.state))
                 say(f"  {run.dag_id}.{task.name}: {task.state}")
 
-    finished = api.wait_for_run(run, RUN_WITHIN, tell)
+    finished = api.wait_for_run(run, RUN_WITHIN, show)
     if finished.state != "success":
         raise DemoError(f"{run.dag_id}: run {run.run_id} is {finished.state}\n{api.failures(finished)}")
 

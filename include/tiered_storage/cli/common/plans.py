@@ -88,7 +88,7 @@ def read_plan(path: Path, kind: type[Plan]) -> list[Plan]:
 
 
 def _head(kind: type[object]) -> bytes:
-    """Return the first line of a saved plan, which tells a plan with nothing due from an empty file.
+    """Return the first line of a saved plan, which distinguishes a plan with nothing due from an empty file.
 
     Earlier releases wrote no such line.
     """

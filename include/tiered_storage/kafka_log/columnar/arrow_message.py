@@ -10,8 +10,8 @@ by column; nothing is copied.
     .. body           the buffers, where the message says, in bytes from here
 
 FlatBuffers, little-endian: a table begins with how far before it (int32) its vtable lies: uint16 size, uint16 size of
-the table, then for each field how far behind the table's beginning it is. A field that is a table or a vector holds how
-far behind itself (uint32) that begins; a vector begins with its number of elements (uint32).
+the table, then for each field how far after the table's beginning it is. A field that is a table or a vector holds how
+far after itself (uint32) that begins; a vector begins with its number of elements (uint32).
 
     Message        ... 2 header: RecordBatch, 3 body length int64
     RecordBatch    0 length int64, 1 nodes, 2 buffers
@@ -46,7 +46,7 @@ class ArrowMessage:
         self.size: int = -(-(_PREFIX + size) // _ALIGNMENT) * _ALIGNMENT
         """Bytes before the body."""
         self.content = bytearray(content[: _PREFIX + size].ljust(self.size, b"\0"))
-        """What goes before the body, as the numbers are now."""
+        """The bytes before the body, with the present numbers."""
         struct.pack_into("<i", self.content, 4, self.size - _PREFIX)
         self._numbers = memoryview(self.content).cast("q")
         message = _PREFIX + _uint32(content, _PREFIX)

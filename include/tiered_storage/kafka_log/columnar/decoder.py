@@ -322,8 +322,8 @@ class ColumnDecoder:
                 rows, size = max(rows, 1), min(max(size, opened.size), INT32_MAX)
             filling.begin(rows, size)
 
-    def _raise_broken(self, status: int, batches: PlacedBatches, number: int, behind: int) -> NoReturn:
-        """Raise the error for the record after `behind` others in batch `number`."""
+    def _raise_broken(self, status: int, batches: PlacedBatches, number: int, before: int) -> NoReturn:
+        """Raise the error for the record after `before` others in batch `number`."""
         row = batches.rows[number]
         position = int(batches.table.position[row])
         if status == constants.WRONG_CHECKSUM:
@@ -331,7 +331,7 @@ class ColumnDecoder:
             batch = batches.data.data[start : start + int(batches.table.size[row])]
             check_crc(batch, source=self._source, source_position=position)
         count = int(batches.table.record_count[row])
-        record = min(behind + 1, count)
+        record = min(before + 1, count)
         raise CorruptRecordError(self._source, position, f"record {record} of {count}: {constants.REASONS[status]}")
 
 

@@ -52,12 +52,12 @@ class PlacedBatches:
         if self.total <= chunk_bytes:
             yield self
             return
-        behind = np.cumsum(self.places[ENDS] - self.places[STARTS])
+        ends = np.cumsum(self.places[ENDS] - self.places[STARTS])
         begin, before = 0, 0
-        while begin < behind.size:
-            end = max(int(np.searchsorted(behind, before + chunk_bytes, "right")), begin + 1)
+        while begin < ends.size:
+            end = max(int(np.searchsorted(ends, before + chunk_bytes, "right")), begin + 1)
             yield self.part(begin, end)
-            begin, before = end, int(behind[end - 1])
+            begin, before = end, int(ends[end - 1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,7 +229,7 @@ class ChunkMemory:
     def record_batch(
         self, chunk: Chunk, progress: NDArray[np.int64], viewed: Sequence[pa.Buffer] = ()
     ) -> pa.RecordBatch:
-        """Return the record batch in `chunk`; `progress` tells how far it is filled. Value views refer to `viewed`."""
+        """Return the record batch in `chunk`; `progress` has how far it is filled. Value views refer to `viewed`."""
         noted = progress.tolist()
         rows = noted[constants.ROWS]
         message = self._message

@@ -1,4 +1,4 @@
-"""Dump any of Kafka's files; its name tells its kind. Nothing is changed, so the broker may be running.
+"""Dump any of Kafka's files; its kind follows from its name. Nothing is changed, so the broker may be running.
 
 The kinds of files are in file_kind.py; what is dumped of them is in log_dump.py, index_dump.py and state_dump.py.
 """

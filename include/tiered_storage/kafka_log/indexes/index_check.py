@@ -44,8 +44,8 @@ class OffsetIndexCheck:
         positions = self._positions[self._begun : begun]
         at = np.maximum(np.searchsorted(batches.position, positions, side="right") - 1, 0)
         self._refuse(self._begun, batches.position[at] != positions, "no batch begins at the entry's position")
-        behind = batches.last_offset[at] > self._offsets[self._begun : begun]
-        self._refuse(self._begun, behind, "the entry's offset stands before the entry's position")
+        is_earlier = batches.last_offset[at] > self._offsets[self._begun : begun]
+        self._refuse(self._begun, is_earlier, "the entry's offset stands before the entry's position")
         self._begun = begun
 
         ended = int(np.searchsorted(self._offsets, batches.last_offset[-1], side="right"))

@@ -28,7 +28,7 @@ from tiered_storage.kafka_log.kernels.wide_checksum import (
     STRIDE_BYTES,
     VECTOR_BYTES,
     carrying,
-    state_behind,
+    state_after,
 )
 
 _ONES = 0xFFFFFFFF
@@ -84,7 +84,7 @@ def crc32c_of(at: int, size: int, data_end: int) -> int:
     state = _ONES
     if HAS_WIDE_PRODUCTS and size >= STRIDE_BYTES:
         vectors_end = end - size % VECTOR_BYTES
-        state = state_behind(state, at, end - size % STRIDE_BYTES, vectors_end)
+        state = state_after(state, at, end - size % STRIDE_BYTES, vectors_end)
         return _to_end(state, vectors_end, end)
     while end - at >= 3 * _LONG:
         state = _three_stretches(state, at, _LONG, _TWO_LONG, _ONE_LONG, data_end)

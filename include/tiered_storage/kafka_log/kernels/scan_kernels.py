@@ -42,7 +42,7 @@ _AHEAD = 4096
 def _whole_batch(at: int, end: int) -> int:
     """Return the size of the batch at `at` if it is whole, by that size alone, before `end`; otherwise 0.
 
-    Has fetched what comes some way behind: both lines that a header may lie in.
+    Has fetched what comes some way after it: both lines that a header may lie in.
     """
     if end - at < BATCH_OVERHEAD:
         return 0
@@ -128,7 +128,7 @@ def read_headers(
 
 @compiled
 def is_sound(batch: int, end: int, data_end: int) -> bool:
-    """Return whether the batch from `batch` to `end` has the checksum that its header says; fetch what is behind it."""
+    """Return whether the batch from `batch` to `end` has the checksum that its header says; fetch what follows it."""
     checked = batch + CRC_END
     return crc32c_of(checked, end - checked, data_end) == load_int32(checked - 4) & 0xFFFFFFFF
 

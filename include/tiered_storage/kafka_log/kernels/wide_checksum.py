@@ -50,12 +50,12 @@ _Step = Callable[[Any, list[Any]], list[Any]]
 
 def _state_code(_: Any, state: Any, begin: Any, strides_end: Any, end: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001 -- numba's own
-        return _state_behind(builder, *arguments) if HAS_WIDE_PRODUCTS else WORD(0)
+        return _state_after(builder, *arguments) if HAS_WIDE_PRODUCTS else WORD(0)
 
     return types.int64(state, begin, strides_end, end), generate
 
 
-def _state_behind(builder: Any, state: Any, begin: Any, strides_end: Any, end: Any) -> Any:
+def _state_after(builder: Any, state: Any, begin: Any, strides_end: Any, end: Any) -> Any:
     def take_stride(at: Any, before: list[Any]) -> list[Any]:
         for place in _places(builder, builder.add(at, WORD(AHEAD))):
             fetch_line(builder, place)
@@ -109,11 +109,11 @@ def _loop(builder: Any, places: tuple[Any, Any, int], vectors: list[Any], step: 
     """Return what `vectors` become by a step at each place: from one address to another, so many bytes apart."""
     begin, end, distance = places
     before = builder.basic_block
-    head, body, behind = (builder.append_basic_block(name) for name in ("head", "body", "behind"))
+    head, body, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))
     builder.branch(head)
     builder.position_at_end(head)
     at, *now = (builder.phi(kind) for kind in (WORD, *(_VECTOR for _ in vectors)))
-    builder.cbranch(builder.icmp_unsigned("<", at, end), body, behind)
+    builder.cbranch(builder.icmp_unsigned("<", at, end), body, after)
     builder.position_at_end(body)
     then = step(at, now)
     following = builder.add(at, WORD(distance))
@@ -121,11 +121,11 @@ def _loop(builder: Any, places: tuple[Any, Any, int], vectors: list[Any], step: 
         variable.add_incoming(first, before)
         variable.add_incoming(next_one, body)
     builder.branch(head)
-    builder.position_at_end(behind)
+    builder.position_at_end(after)
     return now
 
 
-state_behind = cast("Callable[[int, int, int, int], int]", intrinsic(_state_code))
+state_after = cast("Callable[[int, int, int, int], int]", intrinsic(_state_code))
 """Returns the state of a CRC-32C after the bytes from `begin` to `end`, given `state` before `begin` (addresses).
 
 The bytes are whole strides up to `strides_end`, at least one, then whole vectors. Returns 0 if not HAS_WIDE_PRODUCTS.

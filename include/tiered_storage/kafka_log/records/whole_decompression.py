@@ -1,11 +1,11 @@
 """Decompress a batch's records in one call, if the bytes themselves show that this is safe.
 
-Each function returns the contents, or None if only decompressing piece by piece can tell: the claimed size is out of
+Each function returns the contents, or None if only decompressing piece by piece can show: the claimed size is out of
 all proportion or beyond the cap, data follow the end, the data are corrupt, or the codec cannot report it. One call
 writes its output once; pieces are joined at the end, which costs up to half of the speed.
 
     codec   output is at most                where the data ends                    claimed size
-    lz4     255 bytes a byte                 the codec tells                        maybe in the frame's header
+    lz4     255 bytes a byte                 the codec reports it                   maybe in the frame's header
     zstd    128 KiB a block, by its header   after the last block and a checksum   maybe in the frame's header
 
 Source: RFC 8878 (Zstandard), the LZ4 frame format.

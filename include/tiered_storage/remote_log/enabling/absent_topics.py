@@ -63,7 +63,7 @@ class ShownTopics:
         self._unreadable: set[str] = set()
 
     def add(self, found: PartitionLog | NamedPartition | UnreadablePartition) -> None:
-        """Add a partition; one whose cluster did not tell of its topic is passed over."""
+        """Add a partition; pass it over if its cluster did not describe its topic."""
         if isinstance(found, UnreadablePartition):
             self._unreadable.add(found.topic)
         elif found.configs is not None and not found.topic_id_is_derived:

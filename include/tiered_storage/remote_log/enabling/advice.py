@@ -30,7 +30,7 @@ TRANSFERS: Final = 2
 """How often what is written crosses the network: copied, and read back before it is deleted at the brokers."""
 _THOUSAND: Final = 1000
 _ESTIMATED: Final = (
-    "brokers tell the sizes of logs with the right Describe on the cluster, and are not asked beside their disks"
+    "brokers report the sizes of logs with the right Describe on the cluster, and are not asked beside their disks"
 )
 
 ASSUMPTIONS: Final = (

@@ -5,7 +5,7 @@ the directory's path. Under a derived id the whole topic would be copied again, 
 topic id twice, so a topic id that is remote under another cluster's id is the same topic, or that of a cluster whose
 disks were copied.
 
-A running cluster tells its own id. If nothing was ever copied from it, and something was from another one, then
+A running cluster reports its own id. If nothing was ever copied from it, and something was from another one, then
 bootstrap.servers may lead to the wrong cluster: no topic of it is begun, or the first would make it a known one.
 """
 

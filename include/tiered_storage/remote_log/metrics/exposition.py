@@ -1,4 +1,4 @@
-"""Metrics in Prometheus' format, under the names that Kafka's own tiering has behind the JMX exporter.
+"""Metrics in Prometheus' format, under the names that Kafka's own tiering has through the JMX exporter.
 
 Kafka's metric `kafka.server:type=BrokerTopicMetrics,name=RemoteCopyBytesPerSec,topic=T` is
 `kafka_server_brokertopicmetrics_remotecopybytes_total{topic="T"}`, and a gauge keeps its whole name: the form of the

@@ -178,7 +178,7 @@ def ended_before(partition: RestoredPartition, end: int) -> RestoredPartition:
     if end == partition.log_start_offset:
         segments = ()
     lineage = tuple(each for each in partition.lineage if each.start_offset < end)
-    return replace(partition, segments=segments, log_end_offset=end, lineage=lineage, behind=())
+    return replace(partition, segments=segments, log_end_offset=end, lineage=lineage, following=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,4 +235,4 @@ class CommittedRecords:
 
     @property
     def _every_segment(self) -> Sequence[RestoredSegment]:
-        return (*self.partition.segments, *self.partition.behind)
+        return (*self.partition.segments, *self.partition.following)

@@ -122,7 +122,7 @@ def _restored(
     state: PartitionState,
     segments: Sequence[RemoteLogSegmentMetadata],
     chosen: Sequence[RestoredSegment],
-    behind: Sequence[RestoredSegment],
+    following: Sequence[RestoredSegment],
     request: RestoreRequest,
 ) -> RestoredPartition | None:
     """Return what is restored of a partition: the `chosen` of its `segments`; None if that is nothing."""
@@ -134,7 +134,7 @@ def _restored(
     log_end = chosen[-1].end_offset + 1
     log_start = max(global_log_start, chosen[0].start_offset)
     lineage = epochs_within(whole_lineage(finished(segments), state.lineage), log_start, log_end - 1)
-    return RestoredPartition(partition, tuple(chosen), log_start, log_end, lineage, tuple(behind))
+    return RestoredPartition(partition, tuple(chosen), log_start, log_end, lineage, tuple(following))
 
 
 def _without_overlaps(coverage: Coverage, global_log_start: int) -> list[RestoredSegment]:

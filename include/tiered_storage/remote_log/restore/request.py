@@ -93,8 +93,8 @@ class RestoredSegment:
 class RestoredPartition:
     """What is restored of one partition: offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive).
 
-    `segments` are in order; the first may begin below the log start. `lineage` are the leader epochs within. `behind`
-    are the segments that follow in the store: their indexes have later aborts.
+    `segments` are in order; the first may begin below the log start. `lineage` are the leader epochs within.
+    `following` are the segments that follow in the store: their indexes have later aborts.
     """
 
     topic_id_partition: TopicIdPartition
@@ -102,7 +102,7 @@ class RestoredPartition:
     log_start_offset: int
     log_end_offset: int
     lineage: tuple[EpochEntry, ...]
-    behind: tuple[RestoredSegment, ...] = ()
+    following: tuple[RestoredSegment, ...] = ()
 
     @property
     def size(self) -> int:

@@ -218,7 +218,7 @@ def _ensure_groups_are_loaded(client: ClusterClient, metadata: ClusterMetadata) 
 
 
 def topics_without(right: AclOperation, properties: Mapping[str, str], topics: Sequence[str]) -> list[str]:
-    """Return those of `topics` on which the login lacks a right, as far as the brokers tell.
+    """Return those of `topics` on which the login lacks a right, as far as the brokers report it.
 
     `properties` are librdkafka's. Raises ClusterUnreachableError.
     """

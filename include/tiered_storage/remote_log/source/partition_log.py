@@ -107,7 +107,7 @@ class UnsegmentedLog:
     `committed_offsets` returns the offset that each consumer group has committed, active or not, by the group's name:
     where it reads on, or UNREAD. It raises if that is unknown of any group, except those it is given. All four ask the
     cluster, and raise SourceClusterError. `size_on_disk` is how many bytes the leader has of it; None: it was not
-    asked, or does not tell us.
+    asked, or does not report it.
     With RollRules.files, `closed_sizes` returns the bytes of each closed segment of the leader with any offset from the
     first given one on, and none above the second one. It raises SourceClusterError and InvalidLogDirectoryError.
     `elsewhere` is set if this host cannot read those files. `replicas` is how many brokers have the log.
@@ -132,7 +132,7 @@ class PartitionLog:
     `leader_epochs` is the lineage, oldest first. `segments` are in order; the last one is the active one. If the source
     cannot show them, there are none, and `unsegmented` says how a copy rolls its own.
     `high_watermark` is the offset (exclusive) up to which every replica has the log: what is stable, and after it what
-    belongs to open transactions; None if the source does not tell it apart.
+    belongs to open transactions; None if the source does not distinguish it.
     """
 
     topic_id_partition: TopicIdPartition
@@ -152,7 +152,7 @@ class PartitionLog:
     """Why older records of it may lie in Kafka's own remote tier; None if they cannot."""
     unsegmented: UnsegmentedLog | None = None
     configs: TopicConfigs | None = None
-    """How its brokers have the topic; None if the source cannot tell."""
+    """How its brokers have the topic; None if the source does not know."""
 
     @property
     def readable_end(self) -> int:

@@ -126,11 +126,11 @@ def _row_groups(batches: Iterable[pa.RecordBatch], sizes: ParquetSizes) -> Itera
     for whole in batches:
         batch = whole
         while batch.num_rows:
-            behind = weight + np.cumsum(_weights(batch))
-            full = int(np.searchsorted(behind, sizes.row_group_bytes)) + 1
+            sums = weight + np.cumsum(_weights(batch))
+            full = int(np.searchsorted(sums, sizes.row_group_bytes)) + 1
             taken = min(full, sizes.row_group_rows - rows, batch.num_rows)
             gathered.append(batch.slice(0, taken))
-            rows, weight = rows + taken, int(behind[taken - 1])
+            rows, weight = rows + taken, int(sums[taken - 1])
             batch = batch.slice(taken)
             if weight >= sizes.row_group_bytes or rows >= sizes.row_group_rows:
                 yield _joined(gathered), weight
@@ -150,9 +150,9 @@ def _weights(rows: pa.RecordBatch) -> NDArray[np.int64]:
         weights += _lengths(rows.column(name))
     headers = rows.column("headers")
     key, value = headers.flatten().flatten()
-    behind = np.concatenate(([0], np.cumsum(_lengths(key) + _lengths(value) + _HEADER_WEIGHT)))
+    sums = np.concatenate(([0], np.cumsum(_lengths(key) + _lengths(value) + _HEADER_WEIGHT)))
     ends = np.cumsum(pc.fill_null(pc.list_value_length(headers), 0).to_numpy())
-    weights += np.diff(behind[ends], prepend=0)
+    weights += np.diff(sums[ends], prepend=0)
     return weights
 
 

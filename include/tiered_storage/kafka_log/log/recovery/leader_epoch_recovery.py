@@ -81,7 +81,7 @@ def _epochs_within(segment: LogSegment, latest: int, following: RecordBatch | No
         if following is not None and following.partition_leader_epoch == before:
             return found
         reason = (
-            f"{error.reason}; and as leader-epoch-checkpoint has no epochs, only what is broken here tells which begin "
+            f"{error.reason}; and as leader-epoch-checkpoint has no epochs, only what is broken here shows which begin "
             "in it: put the file back, or take the partition from another replica"
         )
         raise CorruptRecordError(error.path, error.position, reason) from error

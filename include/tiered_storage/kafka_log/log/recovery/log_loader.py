@@ -186,9 +186,7 @@ def _read(
             # Last of all: while the end is torn, another recovery finds the same segments to delete.
             truncated_bytes += recovered.torn_bytes
             truncate_log_file(segment, recovered.size)
-            report(
-                RecoveryEvent(segment.log_path, f"{recovered.torn_bytes} bytes behind its last whole batch", CUT_OFF)
-            )
+            report(RecoveryEvent(segment.log_path, f"{recovered.torn_bytes} bytes after its last whole batch", CUT_OFF))
         if len(segments) == i + 1:
             break
         _write_indexes(segment, recovered)

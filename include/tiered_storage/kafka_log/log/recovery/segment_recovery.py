@@ -118,8 +118,8 @@ def _is_followed(segment: LogSegment, position: int) -> bool:
     with open_regular(segment.log_path) as file:
         file.seek(position)
         head = file.read(LOG_OVERHEAD)
-    behind = position + LOG_OVERHEAD + max(int.from_bytes(head[8:], "big", signed=True), 0)
-    return len(head) == LOG_OVERHEAD and is_whole_batch(segment.log_path, behind)
+    following = position + LOG_OVERHEAD + max(int.from_bytes(head[8:], "big", signed=True), 0)
+    return len(head) == LOG_OVERHEAD and is_whole_batch(segment.log_path, following)
 
 
 def _check_end(segment: LogSegment, batches: BatchTable, segment_end: int) -> None:

@@ -153,8 +153,8 @@ def delete_object(client: ObjectClient, name: str) -> None:
 class CheckedChunks:
     """Passes chunks on in pieces, counts them, computes their CRC-32C and checks the announced size.
 
-    With `at_most`, there may be fewer bytes than announced. `failure` is the exception of the source, to tell it from
-    those of the store that consumes the pieces.
+    With `at_most`, there may be fewer bytes than announced. `failure` is the exception of the source, to distinguish it
+    from those of the store that consumes the pieces.
     """
 
     def __init__(self, name: str, size: int, chunks: Iterator[memoryview], *, at_most: bool = False) -> None:

@@ -232,7 +232,7 @@ class ObjectStore:
 
 
 def _mentions(*marks: str) -> Callable[[Exception], bool]:
-    """Return a test for errors whose text has one of `marks`: obstore offers no other way to tell them apart."""
+    """Return a test for errors whose text has one of `marks`: obstore offers no other way to distinguish them."""
     return lambda error: any(mark in str(error) for mark in marks)
 
 

@@ -91,7 +91,7 @@ class ChunkCodec:
         else:
             chunk = ChunkIdentity(head.flags, head.number, head.length, placed.position, self.segment_size)
             try:
-                # The tag covers every byte, so the checksum only tells damage from an exchange.
+                # The tag covers every byte, so the checksum only distinguishes damage from an exchange.
                 content = self.cipher.decrypt_chunk(payload, chunk, where)
             except RemoteObjectCorruptError:
                 _check_payload(head, payload, where)

@@ -127,7 +127,7 @@ def test_a_range_continues_to_the_end_of_the_transaction_that_it_ends_in(tmp_pat
         assert copy(remote_log).is_whole
     assert chosen(files, to_offset=2) == [(0, 5), (6, 6), (7, 7)]
     assert chosen(files, to_offset=8) == [(0, 5), (6, 6), (7, 7)]
-    assert [each.start_offset for each in plan_of(files, to_offset=2).partitions[0].behind] == [8]
+    assert [each.start_offset for each in plan_of(files, to_offset=2).partitions[0].following] == [8]
 
 
 def test_an_end_before_the_begin_is_refused() -> None:

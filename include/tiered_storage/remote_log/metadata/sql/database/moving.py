@@ -143,7 +143,7 @@ def _ensure_of(connection: Connection, source: Row[tuple[object, ...]], where: s
     if found.moved_to is None and found.arrives_from is None:
         raise ConfigurationError(
             f"{where}: has these metadata too, and they are in use: was a backup restored there? Remove the one that "
-            "is outdated ('tiered-storage doctor' tells)"
+            "is outdated ('tiered-storage doctor' reports which)"
         )
 
 
