@@ -7,6 +7,7 @@ import yaml
 
 from dags.airflow_runs import AirflowHome
 from servers.real_kafka import RealKafka
+from support.command_line import mentions
 from support.gateways import copied_and_trimmed, free_first_port, running_gateway
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
@@ -31,13 +32,12 @@ def test_a_run_reads_old_and_new_records_through_the_gateway_and_is_red_without_
     with running_gateway(live.config, port):
         new = airflow.run("gateway_health")
         assert new.state == "success", new.messages
-        assert "nothing is remote that the broker does not have" in new.log
+        assert "nothing is remote" in new.log
 
         copied_and_trimmed(live, TOPIC)
         run = airflow.run("gateway_health")
         assert run.state == "success", run.messages
-        assert "a record was sent to offset 401 and read back" in run.log
-        assert "offset 0 was read, which is only remote" in run.log
+        assert mentions(run.log, "offset 401", "read back", "offset 0", "only remote")
 
     settings = yaml.safe_load(live.config.read_text())
     live.config.write_text(yaml.safe_dump({**settings, "gateway.port": free_first_port([1])}))
@@ -45,5 +45,4 @@ def test_a_run_reads_old_and_new_records_through_the_gateway_and_is_red_without_
     monkeypatch.setattr("tiered_storage.gateway.operation.canary.ANSWER_SECONDS", 4)
     red = airflow.run("gateway_health")
     assert red.state == "failed"
-    assert f"cannot send a record to {TOPIC}-0" in red.messages
-    assert "if the gateway does not run, start it" in red.messages
+    assert mentions(red.messages, "cannot send", f"{TOPIC}-0", "start it")

@@ -108,7 +108,7 @@ def test_limits_that_a_tool_sets_at_the_brokers_count_for_the_remote_log(
 
     set_to(f"retention.ms={total},local.retention.ms={local}")
     # The brokers have no tiering: only 'tiered-storage topics enable' begins ours.
-    with pytest.raises(KafkaProgramError, match="functionality is disabled in the broker"):
+    with pytest.raises(KafkaProgramError, match="disabled in the broker"):
         set_to("remote.storage.enable=true")
 
     shown = site.kafka.tool("kafka.admin.ConfigCommand", *topic, "--describe")

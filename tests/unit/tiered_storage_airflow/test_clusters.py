@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from support.command_line import mentions
 from tiered_storage_airflow.clusters import Cluster, clusters, dag_of_each_cluster
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ def test_the_longest_names_make_dags_and_longer_ones_leave_those_of_all_others(
     assert first.doc_md is not None
     assert f"settings.{too_long}.yaml: the cluster has no DAGs: shorten its name" in first.doc_md
     assert other.doc_md is not None
-    assert "copy.queues is no list of queues" in other.doc_md
-    assert "at most 100" in other.doc_md
+    assert mentions(other.doc_md, "copy.queues is no list", "at most 100")
 
 
 def test_a_settings_folder_that_cannot_be_listed_leaves_the_dags_of_the_first_cluster(

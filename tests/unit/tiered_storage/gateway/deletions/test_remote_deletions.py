@@ -240,5 +240,5 @@ def test_what_is_done_and_what_is_left_is_counted_and_logged(
         return metrics.registry.get_sample_value("remote_log_gateway_remote_deletions_total", labels)
 
     assert (counted("done"), counted("left")) == (1, 1)
-    assert "orders-0: a client deleted the records before offset 20 at the broker" in caplog.text
+    assert "orders-0: a client deleted" in caplog.text
     assert "somebody stopped all deletions" in caplog.text

@@ -266,7 +266,7 @@ def test_an_offset_that_only_one_of_two_answers_has_keeps_its_partition_alone(mo
     with pytest.raises(SourceClusterError) as contradicted:
         committed.of(ONE)
     assert contradicted.value.retriable
-    assert mentions(str(contradicted.value), "orders-1", "listed", "nothing of it is deleted", "the next run")
+    assert mentions(str(contradicted.value), "orders-1", "listed", "the next run")
     assert committed.of(ONE, ["listed"]) == {"listed": 100}
     assert committed.of(ZERO) == {"listed": 100}
 
@@ -291,7 +291,7 @@ def test_a_coordinator_that_is_lost_is_waited_for_once(monkeypatch: pytest.Monke
     with pytest.raises(SourceClusterError) as unknown:
         coordinators.read(monkeypatch)
     assert unknown.value.retriable
-    assert mentions(str(unknown.value), "nothing is deleted at the brokers", "group-0", "connection refused")
+    assert mentions(str(unknown.value), "nothing is deleted", "group-0", "connection refused")
     assert coordinators.offsets["group-1"] == [lost]
 
 

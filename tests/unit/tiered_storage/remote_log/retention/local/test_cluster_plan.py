@@ -126,7 +126,7 @@ def test_it_ends_at_a_gap_and_names_it_if_more_is_due() -> None:
 def test_records_below_the_global_log_start_stay() -> None:
     plan = planned(a_log(), remote(*FOUR[2:], state=PartitionState(log_start_offset=200)))
     assert plan.segments == ()
-    assert mentions(plan.held_back, "below the global log start", 0, 199)
+    assert mentions(plan.held_back, "global log start", 0, 199)
     assert offsets(planned(a_log(start=200), remote(*FOUR[2:]))) == FOUR[2:]
 
 
@@ -174,7 +174,7 @@ def test_a_group_that_has_committed_other_partitions_only_holds_back_everything_
     plan = planned(log)
     assert plan.segments == ()
     assert plan.waits
-    assert mentions(plan.held_back, "lags that has committed other partitions only", 100, 199)
+    assert mentions(plan.held_back, "lags", "other partitions", 100, 199)
     assert not mentions(plan.held_back, "elsewhere")
     # Nobody has committed anything of this one.
     assert planned(a_log(elsewhere=others)).segments == ()

@@ -150,7 +150,7 @@ def test_segments_that_were_never_copied_are_trimmed_after_total_retention(
         assert remote_log.deletions.mark_expired([plan], "ada")[1] == ()
     held_back = retain(files, NOW)
 
-    assert mentions(str(held_back), "offsets 0 to 14", "below the global log start", "nothing proves")
+    assert mentions(str(held_back), "offsets 0 to 14", "global log start", "nothing proves")
     assert "kafka-delete-records" in str(held_back)
     assert run_on(files, "retain").exit_code == 1
     assert starts(tmp_path) == [0, 15, 30, 45, 60]
@@ -171,7 +171,7 @@ def test_a_time_index_that_is_too_old_ends_nothing(tmp_path: Path) -> None:
         planned, report = trim(remote_log, record(14).timestamp + 60_000)
 
     assert [one.base_offset for one in planned.segments] == [0]
-    assert mentions(report.failures[0].message, "offsets 0 to 14", "below the global log start", "nothing proves")
+    assert mentions(report.failures[0].message, "offsets 0 to 14", "global log start", "nothing proves")
     assert starts(tmp_path) == [0, 15, 30, 45, 60]
 
 
@@ -181,22 +181,19 @@ def test_a_time_index_that_is_too_old_ends_nothing(tmp_path: Path) -> None:
 def test_segments_that_one_deleted_segment_spans_go_together(tmp_path: Path) -> None:
     delete_records(at("leader", tmp_path, 13), 20)
     # Of offsets 10 to 19 the replica has a part in its first segment, and a part in the second.
-    shared = (
-        "offsets 0 to 14 share a deleted remote segment with the local segment after them: they are removed together"
-    )
     files = at("replica", tmp_path, 13, **KEEPING)
-    assert retain(files, NOW) == f"{shared}, once that one may be removed too"
+    assert mentions(str(retain(files, NOW)), "offsets 0 to 14", "removed together")
     retained = run_on(files, "retain")
     assert (retained.exit_code, retained.err.startswith("note: orders-0: offsets 0 to 14 share")) == (0, True)
     assert starts(tmp_path) == [0, 15, 30, 45, 60]
 
     files = at("replica", tmp_path, 13, local_retention_bytes=7 * BATCH_BYTES)
     with mock.patch.object(enforcement, "STEP_BYTES", 1):
-        setting = "local.retention.max.segments.per.run or --max-segments"
-        too_few = f"and no more than 1 were allowed here; allow more ({setting})"
-        assert retain(files, NOW, max_segments=1) == f"{shared}, {too_few}"
+        settings = ("local.retention.max.segments.per.run", "--max-segments")
+        assert mentions(str(retain(files, NOW, max_segments=1)), "offsets 0 to 14", "no more than 1", *settings)
         retained = run_on(files, "retain", "--max-segments", 1)
-        assert (retained.exit_code, too_few in retained.err) == (1, True)
+        assert retained.exit_code == 1
+        assert mentions(retained.err, "no more than 1", *settings)
         assert starts(tmp_path)[0] == 0
         assert retain(files, NOW) is None
     assert starts(tmp_path) == [30, 45, 60]
@@ -240,7 +237,7 @@ def test_a_segment_trimmed_in_part_before_its_deletion_is_held_back(tmp_path: Pa
     files = at("replica", tmp_path, 13, local_retention_bytes=0)
     held_back = retain(files, NOW)
 
-    assert mentions(str(held_back), "offsets 15 to 19", "below the global log start", "nothing proves")
+    assert mentions(str(held_back), "offsets 15 to 19", "global log start", "nothing proves")
     assert starts(tmp_path)[0] == 15
     files = at("replica", tmp_path, 13, local_retention_bytes=0, retention_ms=60_000)
     assert retain(files, record(19).timestamp + 60_001) is None
@@ -261,7 +258,7 @@ def test_rebuilt_metadata_prove_nothing_of_what_was_deleted(tmp_path: Path) -> N
 
     held_back = retain(files, NOW)
 
-    assert mentions(str(held_back), "offsets 0 to 9", "below the global log start", "nothing proves")
+    assert mentions(str(held_back), "offsets 0 to 9", "global log start", "nothing proves")
     assert starts(tmp_path, "leader")[0] == 0
 
 
@@ -295,7 +292,7 @@ def test_another_log_that_took_the_place_of_the_one_that_was_planned_stays(tmp_p
 
         [failure] = remote_log.deletions.enforce_local_retention(plans).failures
 
-    assert mentions(failure.message, "is a fork", "offsets 0 to 9", "below the global log start")
+    assert mentions(failure.message, "is a fork", "offsets 0 to 9", "global log start")
     assert starts(tmp_path, "leader")[0] == 0
 
 
@@ -310,7 +307,7 @@ def test_a_younger_log_that_took_the_place_of_the_one_that_was_planned_stays(tmp
 
         [failure] = remote_log.deletions.enforce_local_retention(plans).failures
 
-    assert "is a fork of the log" in failure.message
+    assert "is a fork" in failure.message
     assert starts(tmp_path, "leader")[0] == 0
 
 

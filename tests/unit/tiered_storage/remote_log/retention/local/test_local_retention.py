@@ -256,7 +256,7 @@ def test_the_last_copy_below_the_global_log_start_stays_where_remote_deletion_is
         plan = plan_with(remote_log, local_deletion_allowed=True)
 
     assert bases(plan) == []
-    assert mentions(plan.held_back, "offsets 0 to 9", "below the global log start", "remote deletion")
+    assert mentions(plan.held_back, "offsets 0 to 9", "global log start", "remote deletion")
 
 
 def test_expired_segments_stay_locally_once_remote_deletion_is_forbidden(tmp_path: Path) -> None:
@@ -285,8 +285,7 @@ def test_the_part_of_a_segment_below_the_global_log_start_must_be_held_too(tmp_p
         plan = plan_with(remote_log, local_retention_bytes=0)
 
     assert bases(plan) == []
-    assert plan.held_back is not None
-    assert plan.held_back.startswith("offsets 0 to 4 lie below the global log start")
+    assert mentions(plan.held_back, "offsets 0 to 4", "global log start")
 
 
 def test_a_segment_that_the_global_log_start_cuts_must_be_held_from_there_on(tmp_path: Path) -> None:
@@ -563,7 +562,7 @@ def test_a_right_that_was_taken_away_since_the_plan_is_asked_for_again(tmp_path:
 
     assert report.trimmed == ()
     [failure] = report.failures
-    assert "local deletion is not allowed" in failure.message
+    assert "local deletion" in failure.message
     assert files.local_starts() == [0, 10, 20, 30]
 
 
@@ -577,7 +576,7 @@ def test_without_the_remote_right_a_plan_takes_only_what_is_held_whole(tmp_path:
         remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=False))
 
         [failure] = remote_log.deletions.enforce_local_retention(partial).failures
-        assert "may be the last copy" in failure.message
+        assert "the last copy" in failure.message
         assert files.local_starts() == [0, 10, 20, 30]
         assert len(remote_log.deletions.enforce_local_retention(whole).trimmed) == 1
 
@@ -764,7 +763,7 @@ def test_a_right_that_goes_between_both_looks_is_asked_for_again(
         just_before_the_second_look(monkeypatch, lambda: remote_log.topics.put(topic))
 
         [failure] = remote_log.deletions.enforce_local_retention(plans).failures
-        assert "local deletion is not allowed any more" in failure.message
+        assert "local deletion" in failure.message
         assert files.local_starts() == [0, 10, 20, 30]
 
 
