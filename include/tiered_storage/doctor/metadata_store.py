@@ -15,8 +15,8 @@ from tiered_storage.doctor.object_stores import check_folder
 from tiered_storage.errors import MetadataMissingError, RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.context import open_metadata, open_storage
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.metadata.generation import why_outdated
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
+from tiered_storage.remote_log.metadata.outdated_metadata import why_outdated
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.safety import AuditResult, Safety
 from tiered_storage.remote_log.metadata.sql.database.database_kinds import local_file

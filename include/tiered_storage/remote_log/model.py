@@ -271,6 +271,11 @@ class PartitionState:
     delete_state: PartitionDeleteState | None = None
     earlier_log_starts: tuple[EarlierLogStart, ...] = field(default=(), compare=False)
 
+    @property
+    def is_wholly_deleted(self) -> bool:
+        """Whether the deletion of the whole partition has begun, so that all its segments are marked."""
+        return self.delete_state is not None and self.delete_state >= PartitionDeleteState.STARTED
+
     def log_start_before(self, moment: int) -> int:
         """Return the global log start as it was before `moment` (ms), as far back as is kept."""
         earlier = (each.offset for each in self.earlier_log_starts if each.moved_at >= moment)

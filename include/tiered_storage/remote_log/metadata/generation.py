@@ -21,6 +21,11 @@ from dataclasses import dataclass
 from tiered_storage.clock import Clock
 from tiered_storage.errors import OutdatedMetadataError, RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.metadata.metadata_store import Generation, MetadataStore
+from tiered_storage.remote_log.metadata.outdated_metadata import (
+    compared_generations,
+    ensure_newest_decision,
+    is_older,
+)
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
 from tiered_storage.remote_log.metadata.safety import AuditResult, DeletionFailure, Safety, Stop
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
@@ -28,9 +33,6 @@ from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.documents.store_generation import StoredGeneration, StoreGenerations
 from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-
-COMPARISONS = 5
-"""How often store and metadata are compared again: another process may renew both between two reads."""
 
 RENEWALS = 100
 """More generations than other processes can begin while one is published."""
@@ -63,12 +65,12 @@ class GenerationGuard:
         with suppress(RemoteStorageError):
             storage.ensure_belongs(self.store.identity.metadata_uuid, self.store.identity.bound_store_uuid())
             if not outdated:
-                self._compared(storage.generations, is_older)
+                compared_generations(storage.generations, self.store.generation, is_older)
 
     def ensure_same(self) -> None:
         """Raise as `ensure_current`, but publish nothing: for commands that only look."""
         if self._is_bound() and (generations := self._generations()) is not None:
-            self._compared(generations)
+            compared_generations(generations, self.store.generation)
 
     def ensure_current(self) -> None:
         """Raise OutdatedMetadataError unless the metadata carry the generation of the store.
@@ -136,7 +138,7 @@ class GenerationGuard:
         if generations is None:
             return
         for _ in range(RENEWALS):
-            known, stored = self._compared(generations)
+            known, stored = compared_generations(generations, self.store.generation)
             if stored is not None and stored.number > known.number:
                 self.store.generation.confirm(Generation(stored.number, stored.token))
             elif known.next_token is not None:
@@ -158,33 +160,10 @@ class GenerationGuard:
             holder = f"{socket.gethostname()}:{self.store.generation.where}"
             generations.publish(StoredGeneration(known.number + 1, known.next_token, reason, self.clock(), holder))
 
-    def _compared(
-        self,
-        generations: StoreGenerations,
-        is_refused: Callable[[Generation, StoredGeneration | None], bool] = lambda _, __: True,
-    ) -> tuple[Generation, StoredGeneration | None]:
-        """Return the generation of the metadata and that of the store.
-
-        Raises OutdatedMetadataError if they differ by more than a pending token, if `is_refused` says so.
-        """
-        why = ""
-        for _ in range(COMPARISONS):
-            # Read the store first: the metadata are never renewed after it.
-            stored = generations.newest()
-            known = self.store.generation.read()
-            why = why_outdated(self.store.generation.where, generations.place, known, stored) or ""
-            if not why or not is_refused(known, stored):
-                return known, stored
-        raise OutdatedMetadataError(why)
-
     def _ensure_knows_decisions(self, generations: StoreGenerations) -> None:
         """Compare metadata of an earlier release with the decisions that it recorded in the store."""
-        newest, known = generations.newest_decision(), self.store.leases.fencing_number(_OF_DECISIONS)
-        if newest > known:
-            raise OutdatedMetadataError(
-                f"{self.store.generation.where}: an earlier release recorded decision {newest} in the store, and these "
-                f"metadata have only {known}: they are older than the store, so {_NOTHING}; {_WHAT_TO_DO}"
-            )
+        known = self.store.leases.fencing_number(_OF_DECISIONS)
+        ensure_newest_decision(self.store.generation.where, generations.newest_decision(), known)
 
     def _is_bound(self) -> bool:
         return self.store.identity.bound_store_uuid() is not None
@@ -203,57 +182,6 @@ class GenerationGuard:
         if bound is None:
             identity.bind_store(uuid)
         return storage.generations
-
-
-def is_carried(known: Generation, stored: StoredGeneration | None) -> bool:
-    """Return whether a store at `stored` carries the metadata's generation, or already their next one."""
-    if stored is None:
-        return known.number == 0
-    return (stored.number, stored.token) in {(known.number, known.token), (known.number + 1, known.next_token)}
-
-
-def is_older(known: Generation, stored: StoredGeneration | None) -> bool:
-    """Return whether metadata at `known` are older than a store at `stored`, wholly or in part."""
-    if not known.has_own_decisions:
-        return True
-    return stored is not None and stored.number >= known.number and not is_carried(known, stored)
-
-
-def why_outdated(where: str, place: str, known: Generation, stored: StoredGeneration | None) -> str | None:
-    """Return why the metadata at `where`, at `known`, do not match the store at `stored`; None if they do.
-
-    A next token that the store carries already counts as known. `place` is where the store keeps generations.
-    """
-    if not known.has_own_decisions:
-        return (
-            f"{where}: the decisions about topics and deletions are not those of generation {known.number}: parts of "
-            f"the file are older than others (was it restored while a '-wal' file lay beside it?), so {_NOTHING}; "
-            f"{_WHAT_TO_DO}"
-        )
-    if not is_carried(known, stored):
-        of_store = "no generation" if stored is None else f"generation {stored.number} ({stored.reason})"
-        which = "they are older than the store, a backup, or a copy that has been superseded"
-        if stored is None or stored.number < known.number:
-            which = "the store is older than they are, or lost its generation"
-        return (
-            f"{place}: the store carries {of_store}, and the metadata {where} carry generation {known.number}: "
-            f"{which}, so {_NOTHING}; {_WHAT_TO_DO}"
-        )
-    if not known.is_own_place:
-        return (
-            f"{where}: this file is a copy of the metadata, or was moved or restored: generation {known.number} was "
-            f"recorded in another file, so {_NOTHING}. A copy needs a store of its own (rsm.config.url); "
-            f"{_PERSONS_WORD}"
-        )
-    return None
-
-
-_NOTHING = "nothing is copied, trimmed or deleted"
-_PERSONS_WORD = "to use these metadata all the same, run 'tiered-storage metadata take-over'"
-_WHAT_TO_DO = (
-    "use the live metadata, put a newer backup back with 'tiered-storage metadata restore', or rebuild them with "
-    f"'tiered-storage rebuild-metadata'; {_PERSONS_WORD}"
-)
 
 
 @dataclass(frozen=True, slots=True)

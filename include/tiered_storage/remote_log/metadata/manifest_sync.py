@@ -29,10 +29,10 @@ from tiered_storage.errors import (
     TieredStorageError,
 )
 from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.metadata.outdated_metadata import ensure_documented, ensure_granted
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
-    PartitionDeleteState,
     PartitionState,
     RemoteLogSegmentMetadata,
     SegmentState,
@@ -83,7 +83,7 @@ class StoredState:
         unfinished ones: the store itself shows that they have no reader, or they may be the last copy of their offsets
         (OrphanCheck).
         """
-        if is_wholly_deleted(state):
+        if state.is_wholly_deleted:
             return cls(state)
         log_start = state.log_start_offset or 0
         marked = [one for one in segments if _was_marked(one)]
@@ -96,11 +96,6 @@ class StoredState:
         below = [one for one in to_mark if one.end_offset < (self.state.log_start_offset or 0)]
         named = [one for one in to_mark if one.end_offset >= (self.state.log_start_offset or 0)]
         return [*below, *named[:room]]
-
-
-def is_wholly_deleted(state: PartitionState) -> bool:
-    """Return whether the deletion of the whole partition has begun, so that all its segments are marked."""
-    return state.delete_state is not None and state.delete_state >= PartitionDeleteState.STARTED
 
 
 def _was_marked(segment: RemoteLogSegmentMetadata) -> bool:
@@ -121,12 +116,8 @@ def write_partition_state(
         return
     partition = lease.topic_id_partition
     number = manifests.newest_number(partition)
-    if number is not None and number > lease.fencing_number:
-        leases.check(lease)
-        raise OutdatedMetadataError(
-            f"{partition}: lease {number} has written to the store, but the metadata granted none after "
-            f"{lease.fencing_number}: they are older than the store; run 'tiered-storage rebuild-metadata'"
-        )
+    if number is not None:
+        ensure_granted(number, lease, leases)
     known = None if number is None else _understood(partition, number, manifests)
     if known is None or (known.state, known.marked) != (stored.state, stored.marked):
         manifests.write(PartitionManifest(partition, lease.fencing_number, stored.state, now, stored.marked))
@@ -179,7 +170,7 @@ def listed_partition(
 ) -> list[ListedObject]:
     """List the partition's folder once and return its content; nothing for a store that cannot be listed.
 
-    With `metadata`, compare them with the partition manifest: see _ensure_documented. Raises LaterVersionError or
+    With `metadata`, compare them with the partition manifest: see ensure_documented. Raises LaterVersionError or
     RemoteObjectCorruptError if the document cannot be read, OutdatedMetadataError, and what the store raises. Call
     it before every deletion.
     """
@@ -190,36 +181,8 @@ def listed_partition(
     manifests = [found.document for found in listed if found.document is not None]
     manifest = ensure_understood(partition, manifests, listable.partition_manifests)
     if metadata is not None and manifest is not None:
-        _ensure_documented(manifest, metadata)
+        ensure_documented(manifest, metadata)
     return listed
-
-
-def _ensure_documented(manifest: PartitionManifest, metadata: RemoteLogMetadataManager) -> None:
-    """Raise OutdatedMetadataError if the metadata have deleted more of the partition than its document records.
-
-    The document is written first. Metadata that are ahead of it come from another time: an undelete, or a mixture of
-    two database files, took back what they still have as deleted.
-    """
-    partition, stored = manifest.topic_id_partition, manifest.state
-    state = metadata.partition_state(partition)
-    what = None
-    if (state.log_start_offset or 0) > (stored.log_start_offset or 0):
-        what = (
-            f"the global log start is {state.log_start_offset}, but {stored.log_start_offset} in the store's document"
-        )
-    elif state.delete_state is not None and (stored.delete_state is None or stored.delete_state < state.delete_state):
-        what = f"its deletion is {state.delete_state.name}, which the store's document does not record"
-    elif not is_wholly_deleted(stored) and len(manifest.marked) < MAX_MARKED:
-        named, start = set(manifest.marked), stored.log_start_offset or 0
-        marked = (one for one in metadata.list_remote_log_segments(partition) if one.is_marked)
-        unnamed = next((one for one in marked if one.end_offset >= start and one.segment_id.id not in named), None)
-        if unnamed is not None:
-            what = f"segment {unnamed.segment_id.id} is marked, which the store's document does not record"
-    if what is not None:
-        raise OutdatedMetadataError(
-            f"{partition}: {what}: metadata and store are of different times, so nothing of it is deleted; run "
-            "'tiered-storage audit', then 'tiered-storage undelete' or 'tiered-storage repair'"
-        )
 
 
 def ensure_all_listed(

@@ -20,7 +20,6 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import whole_lineage
-from tiered_storage.remote_log.metadata.manifest_sync import is_wholly_deleted
 from tiered_storage.remote_log.model import (
     Finding,
     PartitionDeleteState,
@@ -241,7 +240,7 @@ def _whole_without_marker(of_segment: Mapping[ObjectKind, SegmentObjectName]) ->
 
 def _was_marked(segment: RemoteLogSegmentMetadata, state: PartitionState, named: frozenset[str]) -> bool:
     is_below = segment.end_offset < (state.log_start_offset or 0)
-    return is_below or is_wholly_deleted(state) or segment.segment_id.id in named
+    return is_below or state.is_wholly_deleted or segment.segment_id.id in named
 
 
 def _without(

@@ -27,8 +27,9 @@ from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.private_files import PRIVATE_FILE, make_private_folder
 from tiered_storage.remote_log.context import RemoteLogContext, ensure_sql_metadata
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.metadata.generation import GenerationGuard, is_carried
+from tiered_storage.remote_log.metadata.generation import GenerationGuard
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
+from tiered_storage.remote_log.metadata.outdated_metadata import is_carried
 from tiered_storage.remote_log.metadata.sql.database.database_kinds import local_file
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
 from tiered_storage.remote_log.metadata.sql.database.moving import ensure_no_metadata, fill_database, move_metadata
