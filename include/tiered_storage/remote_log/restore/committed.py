@@ -34,6 +34,7 @@ from tiered_storage.kafka_log.producers.transaction_state import OpenTransaction
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.remote_log.progress import OnMoved, unreported
+from tiered_storage.remote_log.read.chunks.whole_segment import fetch_whole
 from tiered_storage.remote_log.restore.partition_files import taken_windows
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestoreRequest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
@@ -132,7 +133,7 @@ class StoredTransactions:
         earlier = number > 0 and not self._is_behind_gap(number)
         opened = OpenTransactions(self._known[number - 1] if earlier else {})
         segment = self._segments[number]
-        for window, table in taken_windows(segment, self._storage.fetch_log_segment(segment.metadata)):
+        for window, table in taken_windows(segment, fetch_whole(segment.metadata, self._storage)):
             opened.feed(str(segment.metadata.segment_id), window, table, segment.end_offset + 1)
         return opened.first_offsets
 
@@ -223,7 +224,7 @@ class CommittedRecords:
         self, segment: RestoredSegment, first: int, aborted: AbortedBatches, on_moved: OnMoved
     ) -> Iterator[tuple[str, memoryview]]:
         """Yield the name and the checked bytes of each committed batch that has records from offset `first` on."""
-        for window, table in taken_windows(segment, self.storage.fetch_log_segment(segment.metadata)):
+        for window, table in taken_windows(segment, fetch_whole(segment.metadata, self.storage)):
             is_control = table.attributes & CONTROL_BIT != 0
             rows = np.flatnonzero((table.last_offset >= first) & ~is_control & ~aborted.holds(table))
             begins = table.position - table.position[0]

@@ -39,8 +39,8 @@ from tiered_storage.kafka_log.producers.producer_snapshot import write_producer_
 from tiered_storage.kafka_log.producers.producer_snapshot_files import remove_snapshots
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.progress import OnMoved
+from tiered_storage.remote_log.read.chunks.whole_segment import checked_batches, fetch_whole
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
-from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 FIRST_EPOCH = 0
@@ -106,16 +106,9 @@ class PartitionWriter:
             yield _under_epoch(window, begins, FIRST_EPOCH) if self.is_new_incarnation else window
 
     def _fetched(self, segment: RestoredSegment) -> Iterator[bytes]:
-        """Yield the segment's bytes; the store verifies them."""
-        size = 0
-        for piece in self.storage.fetch_log_segment(segment.metadata):
-            size += len(piece)
+        for piece in fetch_whole(segment.metadata, self.storage):
             self.on_moved(len(piece))
             yield piece
-        if size != segment.metadata.size:
-            raise RemoteObjectCorruptError(
-                f"{segment.metadata.segment_id}: {size} bytes came, {segment.metadata.size} were sent"
-            )
         self.on_moved(0, 1)
 
     def _write_indexes(self, segment: RestoredSegment, local: LogSegment) -> None:
@@ -146,16 +139,12 @@ def taken_windows(segment: RestoredSegment, pieces: Iterable[bytes]) -> Iterator
     All pieces are read, so that the checksum of the whole is compared. Raises RemoteObjectCorruptError for a batch that
     belongs to the log only in part, CorruptRecordError for a corrupt one.
     """
-    metadata = segment.metadata
-    stream = BatchStream(str(metadata.segment_id), metadata.start_offset, metadata.size)
-    for piece in pieces:
-        for window, table in stream.windows(piece):
-            rows = _rows_taken(segment, table)
-            if rows.size:
-                taken = table.rows(int(rows[0]), int(rows[-1]) + 1)
-                origin, last = int(table.position[0]), int(taken.position[-1] + taken.size[-1])
-                yield window[int(taken.position[0]) - origin : last - origin], taken
-    stream.finish()
+    for window, table in checked_batches(segment.metadata, pieces):
+        rows = _rows_taken(segment, table)
+        if rows.size:
+            taken = table.rows(int(rows[0]), int(rows[-1]) + 1)
+            origin, last = int(table.position[0]), int(taken.position[-1] + taken.size[-1])
+            yield window[int(taken.position[0]) - origin : last - origin], taken
 
 
 def _rows_taken(segment: RestoredSegment, table: BatchTable) -> NDArray[np.intp]:

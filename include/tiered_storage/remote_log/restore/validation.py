@@ -21,6 +21,7 @@ from tiered_storage.kafka_log.indexes.time_index import TimeIndex
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
 from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.remote_log.read.chunks.whole_segment import fetch_whole
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, as_listable
@@ -55,7 +56,7 @@ def check_store(segments: Iterable[RestoredSegment], storage: RemoteStorageManag
 def check_bytes(segments: Iterable[RestoredSegment], storage: RemoteStorageManager) -> None:
     """Read every byte of `segments`; the store compares the checksums. Raises as fetching them does."""
     for segment in segments:
-        for _ in storage.fetch_log_segment(segment.metadata):
+        for _ in fetch_whole(segment.metadata, storage):
             pass
 
 
