@@ -56,8 +56,7 @@ from tiered_storage.kafka_wire.fetch_layout import (
 )
 from tiered_storage.kafka_wire.partition_offsets import PartitionOffsets
 from tiered_storage.kafka_wire.server.fetch_request import AskedPartition, FetchRequest
-from tiered_storage.kafka_wire.server.frame_protocol import Buffer
-from tiered_storage.kafka_wire.server.frame_splice import Replacement, spliced
+from tiered_storage.kafka_wire.server.frame_protocol import Buffer, Replacement, spliced
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot

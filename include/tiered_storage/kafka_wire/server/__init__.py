@@ -4,4 +4,4 @@
 `broker_addresses` replaces addresses in answers. Record bytes are never decoded.
 """
 
-__all__ = ["broker_addresses", "fetch_request", "frame_protocol", "frame_splice", "request_header"]
+__all__ = ["broker_addresses", "fetch_request", "frame_protocol", "request_header"]

@@ -26,8 +26,7 @@ from tiered_storage.kafka_wire.connections.frames import (
     encode_answer,
 )
 from tiered_storage.kafka_wire.fetch_layout import UUID_BYTES, encoded_size, encoded_varint
-from tiered_storage.kafka_wire.server.frame_protocol import Buffer
-from tiered_storage.kafka_wire.server.frame_splice import Replacement, spliced
+from tiered_storage.kafka_wire.server.frame_protocol import Buffer, Replacement, spliced
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 
 Translate = Callable[[int, str, int], tuple[str, int]]

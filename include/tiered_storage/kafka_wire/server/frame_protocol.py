@@ -2,7 +2,7 @@
 
 Small frames are cut out of a buffer that is read again and again; a frame that does not fit gets memory of its own, and
 the socket fills that directly. A frame that announces more than the limit ends the connection before memory is taken,
-and one that finds no memory is read once there is some.
+and one that finds no memory is read once there is some. `spliced` replaces parts of a frame without copying the rest.
 
 Source: asyncio.BufferedProtocol; the protocol guide (a size of 4 bytes before each message).
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tiered_storage.errors import MalformedAnswerError, TieredStorageError
@@ -265,3 +266,25 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 f"{self.peer} announces a frame of {size:,} bytes, of at most {self.largest:,}: it does not speak "
                 "Kafka's protocol, or speaks TLS to a listener without it"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What comes instead of the bytes from `start` to `end` (exclusive) of a frame."""
+
+    start: int
+    end: int
+    buffers: Sequence[Buffer]
+
+
+def spliced(frame: memoryview, replacements: Sequence[Replacement]) -> list[Buffer]:
+    """Return the buffers of `frame`, which has its size, with `replacements` in their order, and with its new size."""
+    buffers: list[Buffer] = [b""]
+    at = SIZE_BYTES
+    for each in replacements:
+        buffers.append(frame[at : each.start])
+        buffers.extend(each.buffers)
+        at = each.end
+    buffers.append(frame[at:])
+    buffers[0] = _SIZE.pack(sum(map(len, buffers)))
+    return buffers
