@@ -117,6 +117,12 @@ class BrokerQuestions:
             found |= await self._ask_offsets(unknown, at)
         return found
 
+    async def high_watermarks(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Return the high watermark, asked for now, of each partition (topic, number) that the broker leads."""
+        asked = {each: TopicPartition(*each) for each in partitions}
+        listed = await self._list(list(asked.values()), OffsetSpec.LATEST)
+        return {key: found.offset for key, each in asked.items() if isinstance(found := listed.get(each), ListedOffset)}
+
     async def aborted_across(
         self, partition: NamedPartition, remote_end: int
     ) -> tuple[AbortedTransaction, ...] | int | None:

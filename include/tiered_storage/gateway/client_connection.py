@@ -148,13 +148,18 @@ class ClientConnection:
             return False
         return self._waiting < MOST_WAITING
 
-    def forward(self, frame: memoryview, header: RequestHeader, change: Change | None = None) -> None:
-        """Send a client's request to the broker; its answer goes through `change`. Raises MalformedAnswerError."""
+    def forward(
+        self, frame: memoryview, header: RequestHeader, change: Change | None = None, sent: Buffer | None = None
+    ) -> None:
+        """Send a client's request to the broker, or `sent` in its place; its answer goes through `change`.
+
+        Raises MalformedAnswerError.
+        """
         if header.api.key != PRODUCE.key or expects_answer(header, frame):
             self._pending.append(_Pending(header.correlation_id, header.api, change))
             self._waiting += 1
             self._fetches += header.api.key == FETCH.key
-        self.broker.send([frame], memory_of(frame))
+        self.broker.send([frame if sent is None else sent], memory_of(frame))
 
     def logged_in(self) -> None:
         """Take requests of all sizes from now on."""

@@ -25,7 +25,7 @@ from tiered_storage.gateway.allowed_apis import (
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.broker_questions import BrokerQuestions
 from tiered_storage.gateway.client_connection import Change, Changed, ClientConnection
-from tiered_storage.gateway.deletions.client_deletions import DELETING, ClientDeletions
+from tiered_storage.gateway.deletions.client_deletions import DELETING, ClientDeletions, Deletion
 from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientName, ClientQuotas
@@ -101,9 +101,9 @@ class ClientRequests:
             skips_missing=skips_missing,
         )
         self._offsets = RemoteOffsets(partitions, questions, failures)
-        self._deletions = ClientDeletions(partitions, questions.topics, deletions)
-        self._asked_topics: asyncio.Task[None] | None = None
-        self._deletion_change: Change | None = None
+        self._deletions = ClientDeletions(partitions, questions, connection, deletions)
+        self._preparing: asyncio.Task[None] | None = None
+        self._prepared: Deletion | None = None
         self._changes: dict[int, Callable[[memoryview, RequestHeader], Change | None]] = {
             **dict.fromkeys(_IN_ADDRESSES, self._with_addresses),
             API_VERSIONS.key: self._api_versions,
@@ -113,7 +113,6 @@ class ClientRequests:
             FETCH.key: self._a_fetch,
             LIST_OFFSETS.key: self._list_offsets,
             OFFSET_FOR_LEADER_EPOCH.key: self._epochs,
-            **dict.fromkeys(DELETING, self._deletion),
         }
         """By API key: returns the function that changes the answer to a request. Other answers stay as they are."""
 
@@ -125,8 +124,8 @@ class ClientRequests:
         header = read_header(frame, ALLOWED)
         if not self._connection.can_take(header):
             return False
-        if header.is_known and header.api.key in DELETING and not self._has_topics(frame, header):
-            return False
+        if header.api.key in DELETING:
+            return self._take_deletion(frame, header)
         self._metrics.asked(header.api.name)
         if not header.is_known:
             self._connection.reply(refused_versions(header.correlation_id), frame)
@@ -138,33 +137,36 @@ class ClientRequests:
     def close(self) -> None:
         """End what the client left open."""
         self._fetch.close()
-        if self._asked_topics is not None:
-            self._asked_topics.cancel()
+        self._deletions.close()
+        if self._preparing is not None:
+            self._preparing.cancel()
 
-    def _has_topics(self, frame: memoryview, header: RequestHeader) -> bool:
-        """Return whether the topic ids of a deletion are known; once they are, its request is taken again.
+    def _take_deletion(self, frame: memoryview, header: RequestHeader) -> bool:
+        """Prepare a deletion, or forward it if it is: then it is taken again.
 
         It is the first one that waits, so there is only one.
         """
-        if self._asked_topics is None:
-            asked = self._deletions.decode(frame, header)
-            self._asked_topics = asyncio.get_running_loop().create_task(self._ask_topics(header, asked))
-        return self._deletion_change is not None
+        deletion = self._prepared
+        if deletion is None:
+            if self._preparing is None:
+                asked = self._deletions.decode(frame, header)
+                self._preparing = asyncio.get_running_loop().create_task(self._prepare(frame, header, asked))
+            return False
+        self._prepared = self._preparing = None
+        self._metrics.asked(header.api.name)
+        self._connection.forward(
+            frame, header, lambda answer: self._deletions.answer(answer, header, deletion), sent=deletion.frame
+        )
+        return True
 
-    async def _ask_topics(self, header: RequestHeader, asked: Any) -> None:
+    async def _prepare(self, frame: memoryview, header: RequestHeader, asked: Any) -> None:
         try:
-            topics = await self._deletions.topics(asked)
+            self._prepared = await self._deletions.prepare(frame, header, asked)
+            self._connection.take_arrived()
         except Exception as error:  # noqa: BLE001 - a connection that cannot go on must not hang
-            # Without the ids, the broker must not get the request.
+            # Without an answer, the broker must not get the request.
             if not self._connection.has_ended:
                 self._connection.failed(error)
-            return
-        self._deletion_change = lambda answer: self._deletions.answer(answer, header, asked, topics)
-        self._connection.take_arrived()
-
-    def _deletion(self, _frame: memoryview, _header: RequestHeader) -> Change | None:
-        change, self._deletion_change, self._asked_topics = self._deletion_change, None, None
-        return change
 
     def _with_addresses(self, _: memoryview, header: RequestHeader) -> Change:
         in_answer = _IN_ADDRESSES[header.api.key]

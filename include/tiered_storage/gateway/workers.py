@@ -14,7 +14,7 @@ import signal
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from multiprocessing.synchronize import Event
@@ -147,16 +147,15 @@ async def serve_beside_brokers(settings: Settings, number: int, on_ready: Callab
         health = Health({"brokers": lambda: _ask_brokers(context), **needs_of(context)})
         end_metrics = serve_metrics_of(settings, number, metrics, health)
         counted = replace(context, storage=CountedStorage(context.storage, metrics.fetched))
-        with (
-            closing(RemoteDeletions(context, metrics)) as deletions,
-            RemoteLogReader(counted, remote_only=True, all_decided=True) as reader,
-        ):
+        deletions = RemoteDeletions(context, metrics)
+        with RemoteLogReader(counted, remote_only=True, all_decided=True) as reader:
             server = _server(settings, brokers, found, reader, metrics, deletions, tls)
             try:
                 await server.start(sorted(found.brokers))
                 await serve_until(stop, health, on_ready)
                 await server.stop()
             finally:
+                await asyncio.to_thread(deletions.close)
                 end_metrics()
 
 

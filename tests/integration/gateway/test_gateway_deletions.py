@@ -35,8 +35,9 @@ from tiered_storage.kafka_wire.connections.frames import encode_request, request
 from tiered_storage.kafka_wire.connections.transport import Deadline
 from tiered_storage.remote_log.model import PartitionDeleteState
 
-RECORDS, KEPT, STOPPED, AWAY, AGAIN, BY_ID, LEFT, LOCAL = (
-    f"gateway-deletions-{name}" for name in ("records", "kept", "stopped", "away", "again", "by-id", "left", "local")
+RECORDS, KEPT, STOPPED, AWAY, AGAIN, BY_ID, LEFT, LOCAL, HOSTILE = (
+    f"gateway-deletions-{name}"
+    for name in ("records", "kept", "stopped", "away", "again", "by-id", "left", "local", "hostile")
 )
 TOOLS = "org.apache.kafka.tools"
 COUNT = 400
@@ -46,7 +47,10 @@ COUNT = 400
 def site(real_kafka: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> LiveSite:
     root = tmp_path_factory.mktemp("gateway-deletions")
     found = LiveSite(
-        real_kafka, root, (RECORDS, KEPT, STOPPED, AWAY, AGAIN, BY_ID, LEFT), {"gateway.port": free_first_port([1])}
+        real_kafka,
+        root,
+        (RECORDS, KEPT, STOPPED, AWAY, AGAIN, BY_ID, LEFT, HOSTILE),
+        {"gateway.port": free_first_port([1])},
     )
     with found.open():
         return found
@@ -229,12 +233,22 @@ def test_without_the_permission_a_deleted_topics_remote_data_stay(site: LiveSite
     assert logged(gateway, f"'tiered-storage delete-topic {LEFT} --topic-id {topic_id}'")
 
 
+@pytest.fixture(scope="module")
+def attacked(site: LiveSite) -> str:
+    tiered(site, HOSTILE, allowed=True)
+    return HOSTILE
+
+
+@pytest.mark.usefixtures("attacked")
 @pytest.mark.parametrize("kind", ["garbled", "twice", "huge"])
-def test_a_hostile_deletion_ends_its_connection(gateway: RunningGateway, kind: str) -> None:
+def test_a_hostile_deletion_ends_its_connection_and_deletes_nothing(
+    site: LiveSite, gateway: RunningGateway, kind: str
+) -> None:
+    before = log_start(site.kafka, HOSTILE), global_log_start(site, HOSTILE)
     kio = request_module(DELETE_RECORDS, 2)
-    one = kio.DeleteRecordsPartition(partition_index=0, offset=1)
-    partitions = {"garbled": (one,), "twice": (one, one), "huge": (one,) * (LARGEST_REQUEST // 12)}[kind]
-    topic = kio.DeleteRecordsTopic(name=RECORDS, partitions=partitions)
+    numbers = {"garbled": range(1), "twice": [0, 0], "huge": range(LARGEST_REQUEST // 12)}[kind]
+    partitions = tuple(kio.DeleteRecordsPartition(partition_index=number, offset=COUNT) for number in numbers)
+    topic = kio.DeleteRecordsTopic(name=HOSTILE, partitions=partitions)
     frame = encode_request(request(DELETE_RECORDS, 2, topics=(topic,), timeout=timedelta(seconds=1)), 7, "test")
     if kind == "garbled":
         frame = struct.pack(">i", len(frame) - 8) + frame[4:-4]
@@ -242,3 +256,5 @@ def test_a_hostile_deletion_ends_its_connection(gateway: RunningGateway, kind: s
     with connected(gateway) as opened:
         opened.sendall(frame)
         assert is_closed_by_the_other_side(opened)
+
+    assert (log_start(site.kafka, HOSTILE), global_log_start(site, HOSTILE)) == before

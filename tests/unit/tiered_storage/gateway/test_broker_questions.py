@@ -112,3 +112,10 @@ def test_the_id_of_a_topic_is_asked_for_each_time_and_the_name_of_an_id_once() -
 @pytest.mark.parametrize("key", [TOPIC, RAW_ID])
 def test_a_topic_that_the_broker_does_not_describe_has_its_error(key: str | bytes) -> None:
     assert asyncio.run(BrokerQuestions(ScriptedBroker(topic_code=29)).topics([key])) == {key: 29}
+
+
+def test_high_watermarks_are_those_of_the_partitions_that_the_broker_leads() -> None:
+    led, other = ScriptedBroker(PartitionOffsets(60, 200, 180)), ScriptedBroker(6)
+
+    assert asyncio.run(BrokerQuestions(led).high_watermarks([(TOPIC, 0)])) == {(TOPIC, 0): 200}
+    assert asyncio.run(BrokerQuestions(other).high_watermarks([(TOPIC, 0)])) == {}

@@ -14,13 +14,13 @@ from kio.static.constants import EntityType
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.client_connection import ClientConnection
 from tiered_storage.gateway.client_requests import ClientRequests, user_of
-from tiered_storage.gateway.deletions.client_deletions import DELETE_TOPICS
+from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.kafka_wire.connections.apis import METADATA, ApiVersions
-from tiered_storage.kafka_wire.connections.frames import encode_answer, encode_request, entity, request
+from tiered_storage.kafka_wire.connections.frames import encode_answer, encode_request, entity, request, request_module
 from unit.tiered_storage.kafka_wire.server.wires import Wire, arrive, framed
 
 OWN_FIRST = -1
@@ -94,7 +94,10 @@ def metadata_of(topic: str, topic_id: UUID) -> bytes:
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["known", "garbled"])
 def test_a_broker_gets_a_deletion_once_the_topics_id_is_known(is_known: bool) -> None:
-    message = request(DELETE_TOPICS, 1, topic_names=("orders",), timeout=timedelta(seconds=1))
+    kio = request_module(DELETE_RECORDS, 2)
+    partitions = (kio.DeleteRecordsPartition(partition_index=0, offset=10),)
+    topics = (kio.DeleteRecordsTopic(name="orders", partitions=partitions),)
+    message = request(DELETE_RECORDS, 2, topics=topics, timeout=timedelta(seconds=1))
     deletion = encode_request(message, 7, "test")
     answer = metadata_of("orders", UUID(int=7)) if is_known else framed(struct.pack(">i", OWN_FIRST) + b"\xff")
 

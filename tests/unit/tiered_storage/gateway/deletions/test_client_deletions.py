@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -16,11 +17,13 @@ from tiered_storage.gateway.deletions.remote_deletions import LogStart
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.error_codes import (
+    INVALID_REQUEST,
     KAFKA_STORAGE_ERROR,
     NONE,
     NOT_LEADER_OR_FOLLOWER,
     POLICY_VIOLATION,
     REQUEST_TIMED_OUT,
+    TOPIC_DELETION_DISABLED,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from tiered_storage.kafka_wire.connections.frames import (
@@ -28,8 +31,10 @@ from tiered_storage.kafka_wire.connections.frames import (
     answer,
     answer_module,
     decode_answer,
+    decode_request,
     encode_answer,
     encode_request,
+    entity,
     request,
     request_module,
 )
@@ -39,6 +44,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 TOPIC = "orders"
 EARLIER, LATER = UUID(int=7), UUID(int=8)
 KNOWN: Topics = {TOPIC: (TOPIC, encode_uuid(EARLIER.bytes))}
+HIGH_WATERMARK = 60
 
 
 class Remote:
@@ -50,6 +56,7 @@ class Remote:
         self.asked: dict[tuple[str, int], int] = {}
         self.deleted: list[str] = []
         self.looked_at: list[int] = []
+        self.unclear: list[set[str]] = []
 
     def partition(self, topic: str, topic_id: str, number: int) -> TopicIdPartition:
         return TopicIdPartition("cluster", topic_id, number, topic)
@@ -62,28 +69,62 @@ class Remote:
         await asyncio.sleep(self.seconds)
         return dict.fromkeys(wanted, self.outcome)
 
-    async def delete_topic(self, topic: TopicIdPartition) -> None:
+    async def delete_topics(self, topics: Sequence[TopicIdPartition]) -> None:
         await asyncio.sleep(self.seconds)
-        self.deleted.append(topic.topic_id)
+        self.deleted.extend(each.topic_id for each in topics)
+
+    def lose_sight(self, topics: Collection[str], _: str) -> None:
+        self.unclear.append(set(topics))
 
 
-async def nobody_asks(_: object) -> Topics:
-    raise AssertionError
+@dataclass
+class Broker:
+    """What a client's broker answers: `known` topics, and the high watermark of each partition, or an error."""
+
+    known: Topics = field(default_factory=lambda: KNOWN)
+    high_watermark: int | None = HIGH_WATERMARK
+    latest: int = 6
+    """Its latest version of DeleteTopics."""
+
+    async def topics(self, _: Collection[str | bytes]) -> Topics:
+        return self.known
+
+    async def high_watermarks(self, partitions: Collection[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
+        return {} if self.high_watermark is None else dict.fromkeys(partitions, self.high_watermark)
+
+    async def version(self, api: Api) -> int:
+        return min(self.latest, api.latest)
 
 
-def received(api: Api, version: int, asked: Any) -> tuple[RequestHeader, Any]:
+def received(api: Api, asked: Any) -> tuple[memoryview, RequestHeader, Any]:
     frame = memoryview(encode_request(asked, 5, "test"))
     header = read_header(frame, {api.key: api})
-    return header, ClientDeletions.decode(frame, header)
+    return frame, header, ClientDeletions.decode(frame, header)
 
 
-def answered(remote: Remote, api: Api, version: int, asked: Any, found: Any, topics: Topics = KNOWN) -> Any:
+def of(remote: Remote, broker: Broker) -> ClientDeletions:
+    return ClientDeletions(remote, broker, broker, remote)  # type: ignore[arg-type] # its methods
+
+
+def forwarded(api: Api, asked: Any, broker: Broker | None = None) -> Any:
+    """Return what the broker gets of the request `asked`."""
+    deletion = asyncio.run(of(Remote(), broker or Broker()).prepare(*received(api, asked)))
+    frame = memoryview(deletion.frame)
+    return decode_request(read_header(frame, {api.key: api}).body(frame), api, deletion.version)
+
+
+def answered(remote: Remote, api: Api, version: int, asked: Any, found: Any, broker: Broker | None = None) -> Any:
     """Return what a client gets that `asked`, where the broker's answer is `found`."""
-    header, decoded = received(api, version, asked)
-    deletions = ClientDeletions(remote, nobody_asks, remote)  # type: ignore[arg-type] # its two methods
     frame = memoryview(encode_answer(found, 5))
-    [changed] = asyncio.run(deletions.answer(frame, header, decoded, topics))
-    return decode_answer(memoryview(changed)[SIZE_BYTES:], api, version, 5)
+
+    async def run() -> Any:
+        taken, header, decoded = received(api, asked)
+        deletions = of(remote, broker or Broker())
+        [changed] = await deletions.answer(frame, header, await deletions.prepare(taken, header, decoded))
+        deletions.close()
+        return changed
+
+    return decode_answer(memoryview(asyncio.run(run()))[SIZE_BYTES:], api, version, 5)
 
 
 def records_asked(*offsets: int) -> Any:
@@ -118,7 +159,7 @@ def test_only_what_the_broker_deleted_is_deleted_remotely() -> None:
     found = answered(remote, DELETE_RECORDS, 2, asked, brokers)
 
     topic_id = encode_uuid(EARLIER.bytes)
-    assert remote.asked == {(topic_id, 0): 10, (topic_id, 1): 70}
+    assert remote.asked == {(topic_id, 0): 10, (topic_id, 1): HIGH_WATERMARK}
     assert of_partitions(found) == [
         (30, NONE),
         (30, NONE),
@@ -146,9 +187,9 @@ def test_a_client_learns_what_became_of_the_remote_records(
 
 def test_a_topic_whose_id_is_unknown_is_asked_for_again() -> None:
     remote = Remote()
-    topics: Topics = {TOPIC: UNKNOWN_TOPIC_OR_PARTITION}
+    broker = Broker({TOPIC: UNKNOWN_TOPIC_OR_PARTITION})
 
-    found = answered(remote, DELETE_RECORDS, 2, records_asked(10), records_answer((40, NONE)), topics)
+    found = answered(remote, DELETE_RECORDS, 2, records_asked(10), records_answer((40, NONE)), broker)
 
     assert of_partitions(found) == [(-1, KAFKA_STORAGE_ERROR)]
     assert not remote.asked
@@ -162,49 +203,89 @@ def test_an_answer_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> No
     assert of_partitions(found) == [(-1, REQUEST_TIMED_OUT)]
 
 
+def test_the_broker_gets_the_high_watermark_in_the_place_of_the_end() -> None:
+    sent = forwarded(DELETE_RECORDS, records_asked(10, -1))
+
+    assert [int(each.offset) for each in sent.topics[0].partitions] == [10, HIGH_WATERMARK]
+
+
+def test_an_end_that_the_broker_does_not_show_is_asked_for_again() -> None:
+    remote, broker = Remote(), Broker(high_watermark=None)
+
+    found = answered(remote, DELETE_RECORDS, 2, records_asked(-1), records_answer((90, NONE)), broker)
+
+    assert forwarded(DELETE_RECORDS, records_asked(-1), broker) == records_asked(-1)
+    assert of_partitions(found) == [(-1, KAFKA_STORAGE_ERROR)]
+    assert not remote.asked
+
+
+def topics_asked(version: int, name: str | None = TOPIC, topic_id: UUID | None = None) -> Any:
+    kio = request_module(DELETE_TOPICS, version)
+    names = (
+        {"topic_names": (name,)} if version < 6 else {"topics": (kio.DeleteTopicState(name=name, topic_id=topic_id),)}
+    )
+    return request(DELETE_TOPICS, version, timeout=timedelta(seconds=1), **names)
+
+
 def topics_answer(version: int, code: int = NONE, topic_id: UUID | None = None) -> Any:
     kind = answer_module(DELETE_TOPICS, version).DeletableTopicResult
-    values = {"name": TOPIC, "topic_id": topic_id, "error_code": ErrorCode(code), "error_message": None}
-    known = {name: value for name, value in values.items() if name in kind.__dataclass_fields__}
-    return answer(DELETE_TOPICS, version, responses=(kind(**known),), throttle_time=timedelta())
+    found = entity(kind, name=TOPIC, topic_id=topic_id, error_code=ErrorCode(code), error_message=None)
+    return answer(DELETE_TOPICS, version, responses=(found,), throttle_time=timedelta())
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_the_broker_deletes_topics_by_the_version_that_answers_with_ids(version: int) -> None:
+    assert forwarded(DELETE_TOPICS, topics_asked(version)) == topics_asked(6)
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("answered_id", [EARLIER, LATER], ids=["the same", "created again meanwhile"])
+def test_a_topic_is_deleted_by_the_id_that_the_broker_deleted(version: int, answered_id: UUID) -> None:
+    remote = Remote()
+
+    found = answered(remote, DELETE_TOPICS, version, topics_asked(version), topics_answer(6, NONE, answered_id))
+
+    assert remote.deleted == [encode_uuid(answered_id.bytes)]
+    assert found == topics_answer(version, NONE, answered_id)
+    assert not remote.unclear
 
 
 @pytest.mark.parametrize(
-    ("version", "code", "answered_id", "deleted"),
+    ("version", "code", "expected"),
     [
-        (1, NONE, None, [EARLIER]),
-        (6, NONE, EARLIER, [EARLIER]),
-        (6, NONE, LATER, [LATER]),
-        (1, UNKNOWN_TOPIC_OR_PARTITION, None, []),
+        (1, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_OR_PARTITION),
+        (2, TOPIC_DELETION_DISABLED, INVALID_REQUEST),
+        (3, TOPIC_DELETION_DISABLED, TOPIC_DELETION_DISABLED),
     ],
-    ids=["by name", "with its id", "created again meanwhile", "refused"],
 )
-def test_a_topic_is_deleted_by_the_id_that_it_had(
-    version: int, code: int, answered_id: UUID | None, deleted: list[UUID]
-) -> None:
+def test_a_refusal_is_passed_on_in_the_clients_version(version: int, code: int, expected: int) -> None:
     remote = Remote()
-    kio = request_module(DELETE_TOPICS, version)
-    names = (
-        {"topics": (kio.DeleteTopicState(name=TOPIC, topic_id=None),)} if version == 6 else {"topic_names": (TOPIC,)}
-    )
-    asked = request(DELETE_TOPICS, version, timeout=timedelta(seconds=1), **names)
 
-    found = answered(remote, DELETE_TOPICS, version, asked, topics_answer(version, code, answered_id))
+    found = answered(remote, DELETE_TOPICS, version, topics_asked(version), topics_answer(6, code))
 
-    assert remote.deleted == [encode_uuid(each.bytes) for each in deleted]
-    assert int(found.responses[0].error_code) == code
+    assert int(found.responses[0].error_code) == expected
+    assert not remote.deleted
+    assert not remote.unclear
 
 
-def test_topics_are_looked_up_by_name_and_by_id() -> None:
-    looked_up: list[object] = []
+def test_a_topic_that_is_perhaps_deleted_is_reported() -> None:
+    remote, old = Remote(), Remote()
 
-    async def ask(keys: object) -> Topics:
-        looked_up.append(keys)
-        return {}
+    answered(remote, DELETE_TOPICS, 6, topics_asked(6), topics_answer(6, REQUEST_TIMED_OUT))
+    answered(old, DELETE_TOPICS, 1, topics_asked(1), topics_answer(1), Broker(latest=5))
 
-    kio = request_module(DELETE_TOPICS, 6)
-    topics = (kio.DeleteTopicState(name=TOPIC, topic_id=None), kio.DeleteTopicState(name=None, topic_id=LATER))
-    _, asked = received(DELETE_TOPICS, 6, request(DELETE_TOPICS, 6, topics=topics, timeout=timedelta(seconds=1)))
-    asyncio.run(ClientDeletions(Remote(), ask, Remote()).topics(asked))  # type: ignore[arg-type] # its two methods
+    assert remote.unclear == old.unclear == [{TOPIC}]
+    assert not remote.deleted + old.deleted
 
-    assert looked_up == [{TOPIC, LATER.bytes}]
+
+def test_topics_whose_deletion_the_broker_did_not_answer_are_reported() -> None:
+    remote = Remote()
+
+    async def run() -> None:
+        deletions = of(remote, Broker())
+        await deletions.prepare(*received(DELETE_TOPICS, topics_asked(6, None, LATER)))
+        deletions.close()
+
+    asyncio.run(run())
+
+    assert remote.unclear == [{encode_uuid(LATER.bytes)}]

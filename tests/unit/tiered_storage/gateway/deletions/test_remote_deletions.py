@@ -4,9 +4,10 @@ import asyncio
 import logging
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -27,17 +28,20 @@ from support.remote_logs import (
     unsynced,
 )
 from tiered_storage.errors import (
-    ConfigurationError,
     DeletionRefusedError,
+    MetadataUnavailableError,
     RemoteMetadataError,
     UnknownPartitionError,
 )
-from tiered_storage.gateway.deletions.remote_deletions import LogStart, RemoteDeletions, RemoteLogChanges
+from tiered_storage.gateway.deletions import remote_deletions
+from tiered_storage.gateway.deletions.remote_deletions import AT_ONCE, LogStart, RemoteDeletions, RemoteLogChanges
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.model import PartitionDeleteState
+from tiered_storage.remote_log.model import PartitionDeleteState, TopicIdPartition
+from tiered_storage.remote_log.retention.deletions import RemoteLogDeletions
+from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 
 MARKED, FINISHED = "DELETE_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"
 
@@ -111,7 +115,7 @@ def test_nothing_is_done_about_what_never_was_remote(remote_log: RemoteLogManage
     unknown = replace(ORDERS_0, topic_id=random_uuid())
 
     assert changes.delete_records({unknown: 15}) == {unknown: None}
-    assert not changes.delete_topic(unknown)
+    assert changes.delete_topics([unknown]) == {}
     assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
 
 
@@ -179,18 +183,36 @@ def test_what_is_not_yet_remote_needs_no_permission(tmp_path: Path) -> None:
 def test_a_topic_that_is_gone_is_marked(files: RemoteLogFiles, remote_log: RemoteLogManager) -> None:
     shutil.rmtree(files.root / "logs" / "orders-0")
 
-    assert RemoteLogChanges(remote_log).delete_topic(ORDERS_0)
+    assert RemoteLogChanges(remote_log).delete_topics([ORDERS_0]) == {ORDERS_0: None}
     assert remote_log.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.MARKED
 
 
-def test_a_topic_that_the_source_still_shows_is_waited_for_and_stays(remote_log: RemoteLogManager) -> None:
+def test_topics_that_the_source_still_shows_are_waited_for_together_and_stay(tmp_path: Path) -> None:
     waits: list[float] = []
+    other = partition_of("payments", 0)
+    with a_copied_remote_log(tmp_path, {("orders", 0): 1, ("payments", 0): 1}).open() as remote_log:
+        found = RemoteLogChanges(remote_log, sleep=waits.append).delete_topics([ORDERS_0, other])
 
-    with pytest.raises(ConfigurationError, match="is tiered"):
-        RemoteLogChanges(remote_log, waits.append).delete_topic(ORDERS_0)
+        assert [str(found[each]).count("is tiered") for each in (ORDERS_0, other)] == [1, 1]
+        assert sum(waits) == pytest.approx(10, abs=0.5)
+        assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
 
-    assert sum(waits) == pytest.approx(10)
-    assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
+
+def test_two_runs_of_one_process_do_not_share_leases(
+    remote_log: RemoteLogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, owners = RemoteLogChanges(remote_log), list[str]()
+    mark = RemoteLogDeletions.mark_expired
+
+    def noted(deletions: RemoteLogDeletions, plans: Iterable[ExpiryPlan], owner: str) -> object:
+        owners.append(owner)
+        return mark(deletions, plans, owner)
+
+    monkeypatch.setattr(RemoteLogDeletions, "mark_expired", noted)
+    changes.delete_records({ORDERS_0: 5})
+    changes.delete_records({ORDERS_0: 15})
+
+    assert len(set(owners)) == 2
 
 
 def test_a_deletion_ends_though_its_client_is_gone(
@@ -220,6 +242,166 @@ def test_a_deletion_ends_though_its_client_is_gone(
     assert remote_log.segments.log_start_offset(ORDERS_0) == 15
 
 
+@dataclass
+class Held:
+    """Deletions of which the first ones wait until they may go on."""
+
+    begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+
+    async def fill(self, deletions: RemoteDeletions) -> list[asyncio.Future[object]]:
+        """Let as many wait as run at once."""
+        running: list[asyncio.Future[object]] = [
+            asyncio.ensure_future(deletions.delete_records({ORDERS_0: 0})) for _ in range(AT_ONCE)
+        ]
+        for _ in running:
+            assert await asyncio.to_thread(self.begun.acquire, timeout=60)
+        return running
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    found, work = Held(), RemoteLogChanges.delete_records
+
+    def wait(changes: RemoteLogChanges, wanted: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, LogStart]:
+        found.begun.release()
+        assert found.may_go_on.wait(60)
+        return work(changes, wanted)
+
+    monkeypatch.setattr(RemoteLogChanges, "delete_records", wait)
+    return found
+
+
+def counted(metrics: GatewayMetrics, api: str, outcome: str) -> float | None:
+    labels = {"api": api, "outcome": outcome}
+    return metrics.registry.get_sample_value("remote_log_gateway_remote_deletions_total", labels)
+
+
+def test_what_nobody_waits_for_any_more_is_not_begun_and_logged(
+    remote_log: RemoteLogManager, held: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        deletions = RemoteDeletions(remote_log, GatewayMetrics())
+        running = await held.fill(deletions)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(deletions.delete_records({ORDERS_0: 15}), 0.01)
+        held.may_go_on.set()
+        await asyncio.gather(*running)
+        await asyncio.to_thread(deletions.close)
+
+    asyncio.run(run())
+
+    assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+    assert "orders-0: a client deleted the records before offset 15" in caplog.text
+
+
+def test_too_many_deletions_are_refused_and_logged(
+    remote_log: RemoteLogManager, held: Held, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(remote_deletions, "MOST_WAITING", AT_ONCE)
+    metrics = GatewayMetrics()
+
+    async def run() -> object:
+        deletions = RemoteDeletions(remote_log, metrics)
+        running = await held.fill(deletions)
+        refused = await deletions.delete_records({ORDERS_0: 15})
+        await deletions.delete_topics([ORDERS_0])
+        held.may_go_on.set()
+        await asyncio.gather(*running)
+        await asyncio.to_thread(deletions.close)
+        return refused[ORDERS_0]
+
+    assert isinstance(asyncio.run(run()), RemoteMetadataError)
+    assert counted(metrics, "DeleteRecords", "left") == counted(metrics, "DeleteTopics", "left") == 1
+    assert f"'tiered-storage delete-topic orders --topic-id {ORDERS_0.topic_id}'" in caplog.text
+
+
+def test_at_the_end_what_waits_is_not_begun_and_what_runs_stops_before_the_next_partition(
+    remote_log: RemoteLogManager, held: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> list[object]:
+        deletions = RemoteDeletions(remote_log, GatewayMetrics())
+        running = [asyncio.ensure_future(deletions.delete_records({ORDERS_0: 15})) for _ in range(AT_ONCE)]
+        for _ in running:
+            assert await asyncio.to_thread(held.begun.acquire, timeout=60)
+        waiting = asyncio.ensure_future(deletions.delete_topics([ORDERS_0]))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(asyncio.to_thread(deletions.close))
+        await asyncio.wait([waiting], timeout=60)
+        held.may_go_on.set()
+        await closing
+        deletions.lose_sight({"orders"}, "a test")
+        return [(await each)[ORDERS_0] for each in running]
+
+    assert {str(each) for each in asyncio.run(run())} == {"the gateway ends"}
+    assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+    assert f"'tiered-storage delete-topic orders --topic-id {ORDERS_0.topic_id}'" in caplog.text
+    assert "topics orders: a test; the gateway ends" in caplog.text
+
+
+def test_of_topics_that_are_perhaps_deleted_those_with_remote_data_are_logged(
+    remote_log: RemoteLogManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = GatewayMetrics()
+    deletions = RemoteDeletions(remote_log, metrics)
+
+    async def run() -> None:
+        deletions.lose_sight({"orders", "others"}, "the connection ended")
+        await deletions.delete_topics([])
+        await asyncio.to_thread(deletions.close)
+
+    asyncio.run(run())
+
+    assert counted(metrics, "DeleteTopics", "left") == 1
+    assert f"'tiered-storage delete-topic orders --topic-id {ORDERS_0.topic_id}'" in caplog.text
+    assert "others" not in caplog.text
+
+
+@pytest.mark.parametrize("fault", [OSError("disk"), MetadataUnavailableError("locked")])
+def test_a_topic_that_cannot_be_looked_up_is_logged(
+    remote_log: RemoteLogManager,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fault: Exception,
+) -> None:
+    def fails(_: RemoteLogChanges, topics: object) -> NoReturn:
+        raise fault
+
+    monkeypatch.setattr(RemoteLogChanges, "delete_topics", fails)
+
+    async def run() -> None:
+        deletions = RemoteDeletions(remote_log, GatewayMetrics())
+        await deletions.delete_topics([ORDERS_0])
+        await asyncio.to_thread(deletions.close)
+
+    asyncio.run(run())
+
+    assert f"'tiered-storage delete-topic orders --topic-id {ORDERS_0.topic_id}'" in caplog.text
+    assert str(fault) in caplog.text
+
+
+def test_during_a_stop_a_deleted_topics_remote_data_stay(files: RemoteLogFiles, remote_log: RemoteLogManager) -> None:
+    shutil.rmtree(files.root / "logs" / "orders-0")
+    remote_log.safety.stop("a test", "somebody")
+
+    found = RemoteLogChanges(remote_log).delete_topics([ORDERS_0])
+
+    assert isinstance(found[ORDERS_0], DeletionRefusedError)
+    assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
+
+
+def test_while_the_store_is_away_a_deleted_topics_remote_data_stay(
+    files: RemoteLogFiles, remote_log: RemoteLogManager
+) -> None:
+    shutil.rmtree(files.root / "logs" / "orders-0")
+    files.store.rename(files.store.with_name("elsewhere"))
+
+    found = RemoteLogChanges(remote_log).delete_topics([ORDERS_0])
+
+    assert found[ORDERS_0] is not None
+    assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
+
+
 def test_what_is_done_and_what_is_left_is_counted_and_logged(
     remote_log: RemoteLogManager, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -235,10 +417,6 @@ def test_what_is_done_and_what_is_left_is_counted_and_logged(
 
     asyncio.run(run())
 
-    def counted(outcome: str) -> float | None:
-        labels = {"api": "DeleteRecords", "outcome": outcome}
-        return metrics.registry.get_sample_value("remote_log_gateway_remote_deletions_total", labels)
-
-    assert (counted("done"), counted("left")) == (1, 1)
+    assert [counted(metrics, "DeleteRecords", each) for each in ("done", "left")] == [1, 1]
     assert "orders-0: a client deleted" in caplog.text
     assert "somebody stopped all deletions" in caplog.text
