@@ -21,13 +21,14 @@ from support.gateways import (
     free_first_port,
     running_gateway,
 )
+from support.hostile_clients import connected, is_closed_by_the_other_side
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
-from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError
+from tiered_storage.errors import ClusterRefusedError
 from tiered_storage.gateway.client_connection import LARGEST_BEFORE_LOGIN
 from tiered_storage.kafka_wire.brokers import Brokers
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tiered_storage.kafka_wire.connections.apis import METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import TOPIC_AUTHORIZATION_FAILED
 from tiered_storage.kafka_wire.connections.frames import decode_answer, encode_request, request
@@ -190,11 +191,9 @@ def answer_to_token(token: str, gateway: RunningGateway) -> tuple[Any, bool]:
 
 def test_no_client_uses_the_gateways_own_certificate(site: LiveSite, guarded_broker: GuardedKafka) -> None:
     named = serving(site, guarded_broker, "TLS", **guarded_broker.certificate)
-    with running_gateway(named.config, named.properties["gateway.port"]) as gateway:
-        given = {"bootstrap.servers": gateway.bootstrap_servers, "security.protocol": "plaintext"}
-        client = ClusterClient(Brokers(parse_client_settings(given, "test")))
-        with client, pytest.raises(ClusterUnreachableError):
-            client.metadata()
+    with running_gateway(named.config, named.properties["gateway.port"]) as gateway, connected(gateway) as opened:
+        opened.sendall(encode_request(request(METADATA, 1, topics=None), 1, "stranger"))
+        assert is_closed_by_the_other_side(opened)
 
 
 def test_tls_ends_at_the_gateway_and_is_taken_up_again(site: LiveSite, guarded_broker: GuardedKafka) -> None:

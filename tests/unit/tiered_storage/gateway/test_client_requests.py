@@ -14,7 +14,7 @@ from kio.static.constants import EntityType
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.client_connection import ClientConnection
 from tiered_storage.gateway.client_requests import ClientRequests, user_of
-from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS
+from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS, DELETE_TOPICS
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
@@ -42,27 +42,43 @@ def test_the_user_is_the_one_that_the_login_names(mechanism: str, message: bytes
     assert user_of(mechanism, message) == user
 
 
-def a_connection() -> tuple[ClientConnection, Wire, Wire]:
-    """Connect a client to a broker that offers Metadata."""
-    metrics, budget, nothing = GatewayMetrics(), MemoryBudget(1 << 20), cast(Any, None)
+class Unclear:
+    """A remote log that takes the topics whose deletion is unclear."""
+
+    def __init__(self) -> None:
+        self.topics: list[set[str]] = []
+
+    def forget(self, _: object) -> None:
+        """Let the reader forget a client."""
+
+    def lose_sight(self, topics: set[str], _: str) -> None:
+        self.topics.append(topics)
+
+
+def a_connection(unclear: Unclear | None = None) -> tuple[ClientConnection, Wire, Wire]:
+    """Connect a client to a broker that offers Metadata and DeleteTopics."""
+    metrics, budget = GatewayMetrics(), MemoryBudget(1 << 20)
+    opened_requests: list[ClientRequests] = []
 
     def opened(connection: ClientConnection) -> ClientRequests:
-        return ClientRequests(
+        requests = ClientRequests(
             1,
             connection,
             BrokerPorts("localhost", 9000, []),
-            nothing,
+            cast(Any, unclear),
             metrics,
             ReadFailures(metrics),
             ClientQuotas(None),
-            nothing,
+            cast(Any, unclear),
             most_fetch_bytes=1,
             most_wait_ms=1,
             skips_missing=False,
         )
+        opened_requests.append(requests)
+        return requests
 
-    connection = ClientConnection(1 << 20, opened, lambda _: None, budget.account())
-    connection.versions = ApiVersions("a broker", {METADATA.key: (9, 12)})
+    connection = ClientConnection(1 << 20, opened, lambda _: opened_requests[0].close(), budget.account())
+    connection.versions = ApiVersions("a broker", {METADATA.key: (9, 12), DELETE_TOPICS.key: (1, 6)})
     client, broker = Wire(), Wire()
     connection.client.connection_made(client)
     connection.broker.connection_made(broker)
@@ -115,3 +131,21 @@ def test_a_broker_gets_a_deletion_once_the_topics_id_is_known(is_known: bool) ->
     assert struct.unpack_from(">hhi", before, 4)[::2] == (METADATA.key, OWN_FIRST)
     assert sent.removeprefix(before) == (deletion if is_known else b"")
     assert is_closed is not is_known
+
+
+def test_topics_whose_deletion_the_broker_never_answered_are_reported() -> None:
+    message = request(DELETE_TOPICS, 1, topic_names=("orders",), timeout=timedelta(seconds=1))
+    unclear = Unclear()
+
+    async def run() -> int:
+        connection, _, broker = a_connection(unclear)
+        arrive(connection.client, encode_request(message, 7, "test"))
+        await asyncio.sleep(0.01)
+        connection.abort()
+        connection.client.connection_lost(None)
+        connection.broker.connection_lost(None)
+        return int.from_bytes(broker.sent[6:8], "big")
+
+    # The version that the broker got: its answer would have had the topic's id.
+    assert asyncio.run(run()) == 6
+    assert unclear.topics == [{"orders"}]

@@ -50,9 +50,10 @@ HIGH_WATERMARK = 60
 class Remote:
     """The remote log of a cluster, and what becomes of deletions in it."""
 
-    def __init__(self, outcome: LogStart = 0, seconds: float = 0.0) -> None:
+    def __init__(self, outcome: LogStart = 0, seconds: float = 0.0, snapshot_seconds: float = 0.0) -> None:
         self.outcome = outcome
         self.seconds = seconds
+        self.snapshot_seconds = snapshot_seconds
         self.asked: dict[tuple[str, int], int] = {}
         self.deleted: list[str] = []
         self.looked_at: list[int] = []
@@ -63,6 +64,7 @@ class Remote:
 
     async def latest(self, partition: TopicIdPartition) -> None:
         self.looked_at.append(partition.partition)
+        await asyncio.sleep(self.snapshot_seconds)
 
     async def delete_records(self, wanted: Mapping[TopicIdPartition, int]) -> Mapping[TopicIdPartition, LogStart]:
         self.asked |= {(each.topic_id, each.partition): before for each, before in wanted.items()}
@@ -195,10 +197,12 @@ def test_a_topic_whose_id_is_unknown_is_asked_for_again() -> None:
     assert not remote.asked
 
 
-def test_an_answer_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("remote", [Remote(10, seconds=60), Remote(10, snapshot_seconds=60)])
+def test_an_answer_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, remote: Remote) -> None:
     monkeypatch.setattr(client_deletions, "_MOST_SECONDS", 0.01)
+    monkeypatch.setattr(client_deletions, "_LEAST_SECONDS", 0.01)
 
-    found = answered(Remote(10, 60.0), DELETE_RECORDS, 2, records_asked(10), records_answer((40, NONE)))
+    found = answered(remote, DELETE_RECORDS, 2, records_asked(10), records_answer((40, NONE)))
 
     assert of_partitions(found) == [(-1, REQUEST_TIMED_OUT)]
 
