@@ -11,7 +11,7 @@ The broker's success for a partition or topic is the client's authorisation.
     remotely not in time        REQUEST_TIMED_OUT                       success: goes on meanwhile
 
 DeleteTopics: the broker gets version 6 from every client, since only its answer names the topic id that was deleted.
-What was asked before could be the id of an earlier topic of the name. librdkafka knows no version after 1.
+What was asked before could be the id of an earlier topic of the name. librdkafka 2.16 sends version 4.
 
 DeleteRecords: the gateway asks for topic ids first, and for the high watermark that -1 stands for: the low watermark of
 the answer may be beyond it, where local retention went on. A broker answers an offset below its own log start with
