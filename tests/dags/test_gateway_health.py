@@ -8,10 +8,11 @@ import yaml
 from dags.airflow_runs import AirflowHome
 from servers.real_kafka import RealKafka
 from support.command_line import mentions
-from support.gateways import copied_and_trimmed, free_first_port, running_gateway
+from support.gateways import copied_and_trimmed, running_gateway
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
 from support.tiered_site import TieredSite
+from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 
 TOPIC = "gateway-canary"
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,24 +78,6 @@ def fetch_until_answered(
         if found.records or found.error_code or offset >= found.high_watermark:
             return found
         assert time.monotonic() < end, found
-
-
-def free_first_port(nodes: Sequence[int]) -> int:
-    """Return a port that is free as those of the brokers `nodes` after it are.
-
-    All are below those that the kernel gives to outgoing connections: none is taken before the gateway listens.
-    """
-    lowest_of_kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    for _ in range(100):
-        port = lowest_of_kernel // 2 + secrets.randbelow(lowest_of_kernel // 2 - max(nodes) - 1)
-        with ExitStack() as opened:
-            try:
-                for each in (port, *(port + 1 + node for node in nodes)):
-                    opened.enter_context(socket.socket()).bind(("127.0.0.1", each))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free ports in a row")
 
 
 @contextmanager

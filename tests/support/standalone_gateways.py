@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 from support.command_line import run
-from support.gateways import free_first_port
 from support.records import varied_records
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.log.local_log import LocalLog
@@ -19,6 +18,7 @@ from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.control_record import ControlRecordType
 from tiered_storage.kafka_log.records.record import Record
+from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 
 CLUSTER_ID = "standalone-gateways"
 PLAIN, DECIDED = "standalone-plain", "standalone-decided"

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from itertools import dropwhile
 from typing import cast
 
-import yaml
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from tiered_storage.kafka_log.records.record import Headers, Record
 from tiered_storage_airflow.demo.expectation import DemoError, ExpectedPartition
+from tiered_storage_airflow.demo.gateway_process import running_gateway
 from tiered_storage_airflow.demo.setting_up import DemoPlaces, free_port
-from tiered_storage_airflow.embedded.environment import LOOPBACK, virtual_environment_bin
 
-_START_SECONDS = 120.0
-_STOP_SECONDS = 60.0
 _SILENT_SECONDS = 60.0
-_READY = "the gateway serves"
 _AT_ONCE = 1_000
 _AT_MOST_SECONDS = 0.1
 """How many records the client hands over together, and how long it gathers them."""
@@ -32,7 +25,7 @@ def compare_by_gateway(places: DemoPlaces, expected: Sequence[ExpectedPartition]
 
     Raises DemoError at the first difference.
     """
-    with _running_gateway(places) as address:
+    with running_gateway(places.config, places.state, free_port()) as address:
         return sum(_compare(address, each, starts[str(each)]) for each in expected)
 
 
@@ -70,31 +63,3 @@ def _record(expected: ExpectedPartition, message: Message) -> Record:
         raise DemoError(f"{expected}: the gateway answers with {error}")
     headers = cast(Headers, tuple(message.headers() or ()))
     return Record(cast(int, message.offset()), message.timestamp()[1], message.key(), message.value(), headers)
-
-
-@contextmanager
-def _running_gateway(places: DemoPlaces) -> Iterator[str]:
-    """Start the gateway on the demo's settings, yield its address, and end it."""
-    port = free_port()
-    settings = yaml.safe_load(places.config.read_text(encoding="utf-8"))
-    places.gateway_config.write_text(yaml.safe_dump({**settings, "gateway.port": port}, sort_keys=False), "utf-8")
-    command = [str(virtual_environment_bin() / "tiered-storage"), "gateway", "--config", str(places.gateway_config)]
-    with places.gateway_log.open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603 - ours
-    try:
-        _wait_until_it_serves(process, places)
-        yield f"{LOOPBACK}:{port}"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_STOP_SECONDS)
-        finally:
-            process.kill()
-
-
-def _wait_until_it_serves(process: subprocess.Popen[bytes], places: DemoPlaces) -> None:
-    end = time.monotonic() + _START_SECONDS
-    while _READY not in (said := places.gateway_log.read_text(encoding="utf-8")):
-        if process.poll() is not None or time.monotonic() > end:
-            raise DemoError(f"tiered-storage gateway does not serve: {said}")
-        time.sleep(0.05)

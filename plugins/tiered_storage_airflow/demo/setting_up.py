@@ -38,16 +38,6 @@ class DemoPlaces:
         """Who may read through the read service."""
         return self.state / "read_rights.yaml"
 
-    @property
-    def gateway_config(self) -> Path:
-        """The same settings with a port for the gateway."""
-        return self.state / "gateway.yaml"
-
-    @property
-    def gateway_log(self) -> Path:
-        """What the gateway writes."""
-        return self.state / "gateway.log"
-
     def write_config(self, limits: Sequence[TopicLimits], compacted: Sequence[str]) -> None:
         """Write the settings: one log directory, a local object store, and the topics that are switched on.
 

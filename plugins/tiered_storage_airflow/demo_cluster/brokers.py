@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -181,3 +183,22 @@ def free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+def free_first_port(nodes: Sequence[int]) -> int:
+    """Return a port that is free as those of the brokers `nodes` after it are: what a gateway before them needs.
+
+    All are below those that the kernel gives to outgoing connections: none is taken before the gateway listens.
+    Raises KafkaProgramError if there are none.
+    """
+    lowest_of_kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    for _ in range(100):
+        port = lowest_of_kernel // 2 + secrets.randbelow(lowest_of_kernel // 2 - max(nodes) - 1)
+        with ExitStack() as opened:
+            try:
+                for each in (port, *(port + 1 + node for node in nodes)):
+                    opened.enter_context(socket.socket()).bind((_HOST, each))
+            except OSError:
+                continue
+            return port
+    raise KafkaProgramError(f"{_HOST}: no ports in a row are free for a gateway before {len(nodes)} brokers: try again")

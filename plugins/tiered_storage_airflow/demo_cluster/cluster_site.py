@@ -90,9 +90,19 @@ class ClusterSite:
             DATABASE_VARIABLE: "",
         }
 
+    def command_environment(self) -> dict[str, str]:
+        """Return the environment of a command of ours: without Airflow, the credentials are variables."""
+        return {**os.environ, **self._logins}
+
     def open(self) -> RemoteLogManager:
         """Open the remote log in this process."""
-        with_login = {"TIERED_STORAGE_RLMM_CONFIG_URL": self.postgres.url(_DATABASE)}
-        settings = load_settings(self.config, environ=with_login)
-        secrets = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-        return RemoteLogManager.open(settings, wall_clock, store_options(settings, secrets), create=True)
+        settings = load_settings(self.config, environ=self._logins)
+        return RemoteLogManager.open(settings, wall_clock, store_options(settings, self._logins), create=True)
+
+    @property
+    def _logins(self) -> dict[str, str]:
+        return {
+            "TIERED_STORAGE_RLMM_CONFIG_URL": self.postgres.url(_DATABASE),
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        }

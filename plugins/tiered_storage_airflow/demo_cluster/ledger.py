@@ -162,7 +162,9 @@ def read_remote(remote_log: RemoteLogManager, partitions: Iterable[TopicIdPartit
 
 
 def read_local(properties: Mapping[str, Any], topics: Iterable[str]) -> Tier:
-    """Read what the brokers hold of `topics` by Kafka's consumer, from each partition's first record to its end.
+    """Read `topics` by Kafka's consumer, from each partition's first record to its end.
+
+    That is what the brokers hold; through a gateway, it is both tiers.
 
     Raises LedgerError if neither a record nor an end comes for SILENCE_SECONDS.
     """
@@ -186,7 +188,7 @@ def read_local(properties: Mapping[str, Any], topics: Iterable[str]) -> Tier:
             if messages:
                 silent_since = time.monotonic()
             elif time.monotonic() - silent_since > SILENCE_SECONDS:
-                raise LedgerError(f"the brokers give nothing more of {sorted(open_ends)} for {SILENCE_SECONDS:g} s")
+                raise LedgerError(f"the servers give nothing more of {sorted(open_ends)} for {SILENCE_SECONDS:g} s")
             for message in messages:
                 name = (str(message.topic()), int(message.partition() or 0))
                 error = message.error()

@@ -18,8 +18,9 @@ from rich.table import Table
 
 from tiered_storage.private_files import make_private_folder
 from tiered_storage_airflow.demo.expectation import DemoError
+from tiered_storage_airflow.demo.gateway_process import running_gateway
 from tiered_storage_airflow.demo.run import run_dag
-from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster, free_ports
+from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster, free_first_port, free_ports
 from tiered_storage_airflow.demo_cluster.cluster_site import SCHEDULES, ClusterSite
 from tiered_storage_airflow.demo_cluster.kafka_programs import KafkaPrograms
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, RecordCounts, judge, read_local, read_remote
@@ -64,8 +65,8 @@ class ClusterDemo:
     def run(self) -> bool:
         """Run every step, and stop all that was started.
 
-        Return whether no record was lost or is there twice, the consumer got all of them, and the brokers deleted some
-        that are remote.
+        Return whether no record was lost or is there twice, the consumer got all of them, the brokers deleted some that
+        are remote, and another consumer got all through the gateway.
 
         Raises TieredStorageError if a step fails.
         """
@@ -102,7 +103,14 @@ class ClusterDemo:
                 with site.open() as remote_log:
                     remote = read_remote(remote_log)
                 counts = judge(ledger.acknowledged(), remote, read_local(client, TOPICS))
-        return report(self.console, counts, self._consumed)
+            with self.step("gateway: an ordinary consumer reads both topics through it, from their first offset"):
+                port = free_first_port(NODES)
+                with running_gateway(site.config, self.state, port, site.command_environment()) as address:
+                    whole = read_local({**client, "bootstrap.servers": address}, TOPICS)
+                acknowledged = ledger.acknowledged()
+                through = sum(whole.get(place) == [key] for key, place in acknowledged.items())
+                self.say(f"  it got {through:,} of {len(acknowledged):,} acknowledged records, each once")
+        return report(self.console, counts, self._consumed) and through == len(acknowledged)
 
     def _live(self, brokers: BrokerCluster, ledger: Ledger, api: AirflowApi, started: RunningAirflow) -> None:
         """Let clients work while the DAGs run on their schedules, and kill a broker and a Spark job meanwhile."""

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
-from support.gateways import free_first_port, running_gateway
+from support.gateways import running_gateway
 from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, producer, wait_for
 from support.remote_servers import Outage, RemoteServers, database_hangs, store_hangs
 from tiered_storage.errors import ReadTimedOutError
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
-from tiered_storage_airflow.demo_cluster.brokers import NODES
+from tiered_storage_airflow.demo_cluster.brokers import NODES, free_first_port
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
 from tiered_storage_airflow.demo_cluster.load import Background
 

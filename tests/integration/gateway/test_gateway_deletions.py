@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from servers.real_kafka import RealKafka
-from support.gateways import RunningGateway, copied_and_trimmed, free_first_port, remote_end, running_gateway
+from support.gateways import RunningGateway, copied_and_trimmed, remote_end, running_gateway
 from support.hostile_clients import connected, is_closed_by_the_other_side
 from support.kafka_clients import REQUEST_SECONDS
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, log_start
@@ -34,6 +34,7 @@ from tiered_storage.kafka_wire.connections.error_codes import (
 from tiered_storage.kafka_wire.connections.frames import encode_request, request, request_module
 from tiered_storage.kafka_wire.connections.transport import Deadline
 from tiered_storage.remote_log.model import PartitionDeleteState
+from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 
 RECORDS, KEPT, STOPPED, AWAY, AGAIN, BY_ID, LEFT, LOCAL, HOSTILE = (
     f"gateway-deletions-{name}"

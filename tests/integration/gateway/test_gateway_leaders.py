@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as Assigned
 
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
-from support.gateways import copied_and_trimmed, free_first_port, running_gateway
+from support.gateways import copied_and_trimmed, running_gateway
 from support.kafka_clients import REQUEST_SECONDS
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
@@ -18,6 +18,7 @@ from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import FENCED_LEADER_EPOCH
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 
 TOPIC = "gateway-leaders"
 TERMS = 3

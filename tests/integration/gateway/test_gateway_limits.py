@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from servers.real_kafka import RealKafka
 from support.command_line import mentions
-from support.gateways import RunningGateway, copied_and_trimmed, free_first_port, running_gateway
+from support.gateways import RunningGateway, copied_and_trimmed, running_gateway
 from support.hostile_clients import (
     HOSTILE,
     connected,
@@ -38,6 +38,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.connections.frames import decode_answer, encode_request, request
 from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, fetch_request
+from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 
 TOPIC, LARGE = "gateway-limits", "gateway-limits-large"
 MOST_CONNECTIONS = 20

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from golden.aiokafka_clients import consume_all as consume_with_aiokafka
 from integration.java_consumer import consume_with_java, java_lines
 from servers.real_kafka import RealKafka
-from support.gateways import RunningGateway, copied_and_trimmed, fetch_until_answered, free_first_port, running_gateway
+from support.gateways import RunningGateway, copied_and_trimmed, fetch_until_answered, running_gateway
 from support.kafka_clients import CODECS, REQUEST_SECONDS, Isolation, send
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
@@ -44,6 +44,7 @@ from tiered_storage.kafka_wire.fetch import (
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 
 PLAIN, DECIDED, HOLED, AGAIN, UNTIERED, COPIED_ON, OPEN, HOT, SKIPPED, SHARED = (
     f"gateway-reads-{name}"

@@ -13,14 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 
 from servers.guarded_kafka import CLIENT_SECRET, DESCRIBER, READER, GuardedKafka, token_endpoint, unsecured_token
-from support.gateways import (
-    STOP_SECONDS,
-    RunningGateway,
-    copied_and_trimmed,
-    fetch_until_answered,
-    free_first_port,
-    running_gateway,
-)
+from support.gateways import STOP_SECONDS, RunningGateway, copied_and_trimmed, fetch_until_answered, running_gateway
 from support.hostile_clients import connected, is_closed_by_the_other_side
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
@@ -33,6 +26,7 @@ from tiered_storage.kafka_wire.connections.client_settings import parse_client_s
 from tiered_storage.kafka_wire.connections.error_codes import TOPIC_AUTHORIZATION_FAILED
 from tiered_storage.kafka_wire.connections.frames import decode_answer, encode_request, request
 from tiered_storage.kafka_wire.fetch import FetchedPartition
+from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 
 TOPIC, LARGE = "gateway-guarded", "gateway-guarded-large"
 COUNT = 400

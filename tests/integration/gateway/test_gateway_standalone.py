@@ -22,7 +22,7 @@ from golden.aiokafka_clients import consume_all as consume_with_aiokafka
 from integration.java_consumer import consume_with_java, java_lines
 from servers.kafka_programs import KafkaPrograms
 from support.command_line import run
-from support.gateways import RunningGateway, fetch_until_answered, free_first_port, running_gateway
+from support.gateways import RunningGateway, fetch_until_answered, running_gateway
 from support.hostile_clients import (
     HOSTILE,
     connected,
@@ -42,6 +42,7 @@ from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchedPartition, Fetch
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 
 NO_GROUPS = "it has no consumer groups: assign partitions and offsets instead"
 READ_ONLY = "it is read-only"

@@ -9,11 +9,12 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assigned
 
 from servers.real_kafka import RealKafka
-from support.gateways import RunningGateway, copied_and_trimmed, free_first_port, running_gateway
+from support.gateways import RunningGateway, copied_and_trimmed, running_gateway
 from support.kafka_clients import REQUEST_SECONDS, send
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
 from tiered_storage.kafka_log.records.record import Record
+from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 from tiered_storage_airflow.demo_cluster.kafka_programs import KafkaProgramError
 
 TOPIC, WRITTEN, GROUP = "gateway-tools", "gateway-tools-written", "gateway-tools"
