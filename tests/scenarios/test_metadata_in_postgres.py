@@ -20,7 +20,7 @@ from support.command_line import mentions, run_on
 from support.examinations import examined
 from support.key_rings import ring_of_three
 from support.metadata_calls import dump
-from support.metadata_processes import killed, move_until, move_until_point
+from support.metadata_processes import killed, move_until, move_until_point, run_until_compared
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean, copy
 from support.shown_secrets import holds, keys_as_text
 from tiered_storage.clock import wall_clock
@@ -391,6 +391,27 @@ def test_a_row_that_a_backup_lacks_ends_it(moved: RemoteLogFiles) -> None:
     assert re.search(r"table segments .*segment_id", refused.err), refused
     assert list(moved.root.glob("*backup*")) == []
     assert run_on(moved, "metadata", "backup", backup).exit_code == 0
+
+
+def test_a_backup_and_a_restore_whose_process_is_killed_can_be_repeated(
+    moved: RemoteLogFiles, site: RemoteLogFiles, tmp_path: Path
+) -> None:
+    """Each is killed when all rows are copied and none is compared."""
+    backup, other = moved.root / "backup.db", postgres_url(tmp_path / "other").rpartition("/")[2]
+    restored = with_metadata_at(site, the_server().url(other, password=None))
+    before = run_on(moved, "segments", "--json").rows
+
+    writes = ("metadata", "backup", str(backup), "--config", str(moved.config))
+    assert killed(run_until_compared, postgres_database.__name__, *writes) == -signal.SIGKILL
+    assert not backup.exists()
+    assert run_on(moved, "metadata", "backup", backup).exit_code == 0
+
+    restored.settings()
+    reads = ("metadata", "restore", str(backup), "--config", str(restored.config))
+    assert killed(run_until_compared, moving.__name__, *reads) == -signal.SIGKILL
+    assert tables_of(other) == []
+    assert run_on(restored, "metadata", "restore", backup).exit_code == 0
+    assert run_on(restored, "segments", "--json").rows == before
 
 
 @pytest.mark.parametrize("what", ["no database", "missing", "damaged"])

@@ -11,9 +11,11 @@ from multiprocessing import get_context
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from typing import Any
+from unittest import mock
 
 from sqlalchemy import Engine, event
 
+from support.command_line import run
 from support.metadata_stores import FINISHED, ManualClock, a_segment, a_step
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import LeaseHeldError, LeaseLostError
@@ -55,6 +57,12 @@ def move_until(step: str, source: str, target: str) -> None:
     """Move metadata from `source` to `target`; kill this process, before it can do anything else, at `step`."""
     setattr(moving, step, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     moving.move_metadata(source, target, wall_clock, 1000, lambda _: None)
+
+
+def run_until_compared(module: str, *arguments: str) -> None:
+    """Run a command; kill this process when `module` begins to compare the rows that it has copied."""
+    with mock.patch(f"{module}.ensure_same_rows", lambda *_: os.kill(os.getpid(), signal.SIGKILL)):
+        run(*arguments)
 
 
 def move_until_point(number: int, source: str, target: str) -> None:

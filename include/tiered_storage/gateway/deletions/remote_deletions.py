@@ -240,21 +240,16 @@ class RemoteLogChanges:
             raise RemoteMetadataError(_ENDING)
 
     def _snapshot(self, partition: TopicIdPartition) -> PartitionSnapshot | None:
-        """Return what of the partition is in which tier; None if nothing of it is remote, and no copy may be under way.
+        """Return what of the partition is in which tier; None if nothing of it is remote, and no copy is under way.
 
         Raises what snapshot_partition raises.
         """
-        context, segments = self._context, self._context.segments
-        is_remote = segments.log_start_offset(partition) is not None or any(
+        segments = self._context.segments
+        if segments.log_start_offset(partition) is None and not any(
             True for _ in segments.list_remote_log_segments(partition)
-        )
-        if not is_remote:
-            topic = context.decided_topic(partition)
-            if not (topic.remote_storage_enable and topic.remote_deletion_allowed):
-                return None
-        snapshot = snapshot_partition(partition, context.source, segments)
-        if snapshot.local is None and not is_remote:
+        ):
             return None
+        snapshot = snapshot_partition(partition, self._context.source, segments)
         if snapshot.local is None:
             raise UnknownPartitionError(
                 f"{partition}: the brokers no longer have it under the topic id {partition.topic_id}"

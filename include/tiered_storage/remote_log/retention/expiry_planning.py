@@ -29,9 +29,11 @@ def plan_record_deletion(
 ) -> ExpiryPlan | None:
     """Return the plan to delete all records of `partition` before the offset `before`; None if there are none.
 
-    Before the first copy ends, the plan sets the log start even if the local log begins there already: the copy may
-    hold earlier records. TO_THE_END stands for all that are stable. Raises ConfigurationError for any other negative
-    offset, and OffsetOutOfRangeError for one past the end, both with the offsets that the partition has.
+    While the first copy is under way, the plan sets the log start even if the local log begins there already: the copy
+    may hold earlier records. TO_THE_END stands for all that are stable.
+
+    Raises ConfigurationError for any other negative offset, and OffsetOutOfRangeError for one past the end, both with
+    the offsets that the partition has.
     """
     snapshot = snapshot_partition(partition, context.source, context.segments)
     start, end = snapshot.log_start_offset, snapshot.end_offset(Isolation.READ_COMMITTED)
@@ -42,19 +44,15 @@ def plan_record_deletion(
     if before > end:
         raise OffsetOutOfRangeError(str(partition), before, start, end + 1)
     new_log_start = end if before == TO_THE_END else before
-    expired = ending_below(list(context.segments.list_remote_log_segments(partition)), new_log_start)
-    if not snapshot.is_log_start_known and not snapshot.coverage.ranges and _may_be_copied(partition, context):
-        return ExpiryPlan(partition, new_log_start, now, expired, Reason.RECORDS) if new_log_start else None
+    segments = list(context.segments.list_remote_log_segments(partition))
+    expired = ending_below(segments, new_log_start)
+    if segments and not snapshot.is_log_start_known and not snapshot.coverage.ranges:
+        # Never below what both the local log and the copy have: an audit would miss what is between.
+        first = min(start, *(segment.start_offset for segment in segments))
+        return ExpiryPlan(partition, max(new_log_start, first), now, expired, Reason.RECORDS)
     if not expired and new_log_start <= start:
         return None
     return ExpiryPlan(partition, max(new_log_start, start), now, expired, Reason.RECORDS)
-
-
-def _may_be_copied(partition: TopicIdPartition, context: RemoteLogContext) -> bool:
-    """Return whether a copy of the partition, begun or yet to begin, may hold its records."""
-    return context.decided_topic(partition).remote_storage_enable or any(
-        True for _ in context.segments.list_remote_log_segments(partition)
-    )
 
 
 @dataclass(frozen=True, slots=True)

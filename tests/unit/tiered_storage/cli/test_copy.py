@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.command_line import mentions, run_on
+from support.counted_limits import counted_limits
 from support.remote_logs import (
     BATCH_BYTES,
     ENABLED,
@@ -154,6 +155,17 @@ def test_a_copy_shows_what_it_moved(tmp_path: Path) -> None:
     again = run_on(files, "copy")
     assert again.exit_code == 0
     assert "orders-0" not in again.out
+
+
+def test_a_copy_keeps_the_limit_of_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 2}, remote_log_manager_copy_max_bytes_per_second=65_536)
+    passed = counted_limits(monkeypatch)
+
+    result = run_on(files, "copy", "--json", "--workers", 2)
+
+    [(limit, size)] = passed.items()
+    assert limit.bytes_per_second == 65_536
+    assert size >= sum(row["bytes"] for row in result.rows) > 0
 
 
 def test_a_dry_run_only_shows_the_plan(tmp_path: Path) -> None:

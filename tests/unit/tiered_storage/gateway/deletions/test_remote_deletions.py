@@ -24,6 +24,7 @@ from support.remote_logs import (
     held_by,
     offsets_read,
     partition_of,
+    segments_of,
     states_of,
     unsynced,
 )
@@ -160,11 +161,27 @@ def test_a_copy_that_lost_its_lease_does_not_bring_deleted_records_back(tmp_path
         assert remote_log.segments.log_start_offset(ORDERS_0) == 15
 
 
+def test_an_offset_before_all_that_a_first_copy_has_makes_no_gap(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    brokers_delete(files, 15)
+    with files.open() as remote_log:
+        outcomes = carry_out(remote_log, begin(remote_log))
+        files.clock.now += remote_log.settings.lease_duration_ms + 1
+        first = min(one.start_offset for one in segments_of(remote_log))
+
+        assert RemoteLogChanges(remote_log).delete_records({ORDERS_0: 5}) == {ORDERS_0: first}
+        remote_log.commit_copy(outcomes)
+
+        assert first > 5
+        assert remote_log.segments.log_start_offset(ORDERS_0) == first
+
+
 def test_the_first_copy_begins_where_records_were_deleted_before_it(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         brokers_delete(files, 15)
-        assert RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
+        assert RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15}) == {ORDERS_0: None}
+        assert remote_log.segments.log_start_offset(ORDERS_0) is None, "brokers may delete more before the first copy"
         assert copy(remote_log).is_whole
 
         assert remote_log.segments.log_start_offset(ORDERS_0) == 15
@@ -218,12 +235,16 @@ def test_two_runs_of_one_process_do_not_share_leases(
 def test_a_deletion_ends_though_its_client_is_gone(
     remote_log: RemoteLogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, may_go_on, work = threading.Event(), threading.Event(), RemoteLogChanges.delete_records
+    begun, may_go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    work = RemoteLogChanges.delete_records
 
     def held(changes: RemoteLogChanges, wanted: Mapping[object, int]) -> dict[object, LogStart]:
         begun.set()
         assert may_go_on.wait(60)
-        return work(changes, wanted)  # type: ignore[arg-type, return-value] # passed on as it is
+        try:
+            return work(changes, wanted)  # type: ignore[arg-type, return-value] # passed on as it is
+        finally:
+            ended.set()
 
     monkeypatch.setattr(RemoteLogChanges, "delete_records", held)
 
@@ -235,6 +256,7 @@ def test_a_deletion_ends_though_its_client_is_gone(
         with pytest.raises(asyncio.CancelledError):
             await task
         may_go_on.set()
+        assert await asyncio.to_thread(ended.wait, 60)
         await asyncio.to_thread(deletions.close)
 
     asyncio.run(run())
