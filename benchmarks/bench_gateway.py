@@ -17,6 +17,8 @@ from bench_export import PARTITIONS, produce
 from measuring import Goal, judge
 from one_broker import arguments, one_broker
 
+from tiered_storage_airflow.demo_cluster.brokers import free_first_port
+
 if TYPE_CHECKING:
     from support.gateways import RunningGateway
 
@@ -91,7 +93,7 @@ def main() -> int:
     rates: dict[str, list[float]] = {"direct": [], "local": [], "remote": []}
     latencies: dict[str, list[float]] = {"direct": [], "through": []}
     with one_broker(given.directory, "gateway-") as (root, kafka):
-        from support.gateways import copied_and_trimmed, free_first_port, remote_end, running_gateway  # noqa: PLC0415
+        from support.gateways import copied_and_trimmed, remote_end, running_gateway  # noqa: PLC0415
         from support.live_sites import LiveSite  # noqa: PLC0415 - the path to it is made by one_broker
 
         site = LiveSite(kafka, root, (READ,), {"gateway.port": free_first_port([1])})
