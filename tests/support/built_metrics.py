@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from support.scraping import Scrape
+from tiered_storage.gateway.operation.metrics import GatewayMetrics
+from tiered_storage.kafka_wire.connections.error_codes import KAFKA_STORAGE_ERROR
 from tiered_storage.remote_log.metrics.exporter import MetricsExporter
 from tiered_storage.remote_log.metrics.fetch_counts import FetchCounts
 from tiered_storage.remote_log.metrics.partition_metrics import (
@@ -67,8 +69,21 @@ def served_labels() -> dict[str, set[str]]:
     for name in ("requests", "bytes", "errors"):
         counts.add(name, "topic-0")
     counts.registry.register(exporter)
+    return _labels(counts.registry)
+
+
+def gateway_labels() -> dict[str, set[str]]:
+    """Return the same of a gateway that has met every trouble."""
+    gateway = GatewayMetrics()
+    gateway.failed("topic-0", KAFKA_STORAGE_ERROR)
+    gateway.skipped("topic-0", 1)
+    gateway.deletes_remotely("DeleteTopics", "left")
+    return _labels(gateway.registry)
+
+
+def _labels(registry: CollectorRegistry) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for name, labels in Scrape.of(generate_latest(counts.registry).decode()).samples:
+    for name, labels in Scrape.of(generate_latest(registry).decode()).samples:
         found.setdefault(name, set()).update(label for label, _ in labels)
     # prometheus_client adds when a counter began.
     return {name: labels for name, labels in found.items() if not name.endswith("_created")}

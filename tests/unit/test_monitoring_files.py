@@ -12,7 +12,7 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from support.built_metrics import served_labels
+from support.built_metrics import gateway_labels, served_labels
 
 PROJECT = Path(__file__).parents[2]
 FOLDER = PROJECT / "docs" / "monitoring"
@@ -25,6 +25,8 @@ OF_GRAFANA = {"$__rate_interval": "5m", "$topic": ".*"}
 LABEL_VALUES = re.compile(r"label_values\((?P<metric>\w+), (?P<label>\w+)\)")
 """A query of Grafana's own: the values of a label."""
 SERVED = served_labels()
+WATCHED = {**SERVED, **gateway_labels()}
+"""Of the endpoint and of gateways."""
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -61,11 +63,11 @@ def test_an_expression_is_promql_over_metrics_and_labels_that_are_served(title: 
     parts = parsed(expression)
     named = {metric for part in parts if (metric := metric_of(part)) is not None}
     assert named
-    assert named <= SERVED.keys()
-    every = set.intersection(*(SERVED[metric] for metric in named))
+    assert named <= WATCHED.keys()
+    every = set.intersection(*(WATCHED[metric] for metric in named))
     for part in parts:
         if isinstance(part, promql.VectorSelector) and part.name is not None:
-            assert {each.name for each in part.matchers.matchers} <= SERVED[part.name]
+            assert {each.name for each in part.matchers.matchers} <= WATCHED[part.name]
         elif isinstance(part, promql.AggregateExpr) and part.modifier is not None:
             assert set(part.modifier.labels) <= every
         elif isinstance(part, promql.Call) and part.func.name in {"rate", "increase"}:
