@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 512
 _IDLE_CHECK_SECONDS: Final = 1.0
+_HANDSHAKE_SECONDS: Final = 10.0
+"""Before TLS is agreed on, a connection does not count among those of gateway.max.connections."""
 
 
 async def listen(
@@ -30,7 +32,13 @@ async def listen(
     """Listen at `host` and `port`; `accept` makes each connection's protocol. Raises ConfigurationError."""
     try:
         return await asyncio.get_running_loop().create_server(
-            accept, host, port, ssl=tls, backlog=_BACKLOG, reuse_port=True
+            accept,
+            host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else _HANDSHAKE_SECONDS,
+            backlog=_BACKLOG,
+            reuse_port=True,
         )
     except OSError as error:
         raise ConfigurationError(

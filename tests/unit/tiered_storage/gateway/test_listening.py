@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import asyncio
+import ssl
+from contextlib import suppress
+
+import pytest
 from prometheus_client import CollectorRegistry
 
+from tiered_storage.gateway import listening
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.listening import OpenConnections
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
@@ -50,5 +56,19 @@ def test_draining_closes_what_stays_busy_and_refuses_new_connections() -> None:
 
         assert busy.client.aborted
         assert opened.refuse_excess(late.connection)
+
+    run(work)
+
+
+def test_a_client_that_agrees_on_no_tls_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_HANDSHAKE_SECONDS", 0.1)
+
+    async def work() -> None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        async with await listening.listen(lambda: Joined().connection.client, "127.0.0.1", 0, tls) as server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            with suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 30) == b""
+            writer.close()
 
     run(work)
