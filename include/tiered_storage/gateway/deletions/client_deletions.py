@@ -4,7 +4,8 @@ The broker's success for a partition or topic is the client's authorisation.
 
     the broker answers          DeleteRecords                           DeleteTopics
     an error                    is passed on, and nothing happens       is passed on, and nothing happens
-    success                     the global log start moves up to the offset    what is remote of the id is marked
+    success                     the global log start moves up to the    what is remote of the id is marked
+                                offset
     remotely refused            POLICY_VIOLATION                        success: it stays, for a person to decide
     remotely failed             KAFKA_STORAGE_ERROR: a client that      success: it stays, for a person to decide
                                 asks again completes it
@@ -24,7 +25,7 @@ Source: KIP-107, KIP-405, KIP-516.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -59,13 +60,13 @@ from tiered_storage.kafka_wire.connections.frames import (
 from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.retention.expiry_planning import TO_THE_END
 
 DELETE_TOPICS: Final = Api(20, "DeleteTopics", 1, 6)
 DELETE_RECORDS: Final = Api(21, "DeleteRecords", 0, 2)
 DELETING: Final = frozenset({DELETE_RECORDS.key, DELETE_TOPICS.key})
 LARGEST_REQUEST: Final = 32 << 10
 """Bytes: some 2,500 partitions, or a hundred topics with the longest names. It is decoded between other requests."""
-TO_THE_END: Final = -1
 _WITH_ID: Final = 6
 """The first version of DeleteTopics that names topic ids."""
 _DISABLED_KNOWN: Final = 3
@@ -112,7 +113,7 @@ class Partitions(Protocol):
         """Return a partition by its topic's id."""
 
     async def latest(self, partition: TopicIdPartition) -> object:
-        """Look at a partition again. Raises what looking at it raises."""
+        """Read a partition's snapshot again. Raises what reading it raises."""
 
 
 class ClientDeletions:
@@ -177,13 +178,7 @@ class ClientDeletions:
             end = ends.get((name, int(each.partition_index))) if int(each.offset) == TO_THE_END else None
             return each if end is None else replace(each, offset=type(each.offset)(end))
 
-        return replace(
-            asked,
-            topics=tuple(
-                replace(topic, partitions=tuple(bounded(str(topic.name), each) for each in topic.partitions))
-                for topic in asked.topics
-            ),
-        )
+        return _with_partitions(asked, bounded)
 
     async def answer(self, frame: memoryview, header: RequestHeader, deletion: Deletion) -> list[Buffer]:
         """Delete what the broker authorised, and return the answer. Raises MalformedAnswerError."""
@@ -247,13 +242,7 @@ class ClientDeletions:
                 return _failed(each, _code_of(outcome))
             return each if outcome is None else replace(each, low_watermark=type(each.low_watermark)(outcome))
 
-        return replace(
-            found,
-            topics=tuple(
-                replace(topic, partitions=tuple(of_partition(str(topic.name), each) for each in topic.partitions))
-                for topic in found.topics
-            ),
-        )
+        return _with_partitions(found, of_partition)
 
     async def _outcomes(
         self, wanted: Mapping[TopicIdPartition, int], deadline: float
@@ -273,6 +262,17 @@ class ClientDeletions:
         # Otherwise the reader would use its last snapshot, and show what was just deleted.
         with suppress(TieredStorageError):
             await self._partitions.latest(partition)
+
+
+def _with_partitions(message: Any, changed: Callable[[str, Any], Any]) -> Any:
+    """Return a DeleteRecords or its answer with each partition as `changed` returns it, by its topic's name."""
+    return replace(
+        message,
+        topics=tuple(
+            replace(topic, partitions=tuple(changed(str(topic.name), each) for each in topic.partitions))
+            for topic in message.topics
+        ),
+    )
 
 
 def _at_least(deadline: float) -> float:

@@ -799,13 +799,19 @@ def test_an_expiry_reads_the_copy_that_stays_within_the_limit_of_remote_reads(
     assert sum(spent) == kept.size
 
 
+def mark_a_second_copy(files: RemoteLogFiles, remote_log: RemoteLogManager) -> ExpiryPlan:
+    """Copy the segment at offset 10 twice, and mark the second copy; return the plan that was carried out."""
+    copy_twice(remote_log, 10)
+    files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+    [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
+    assert remote_log.deletions.mark_expired([plan], "expire")[1] == ()
+    return plan
+
+
 def test_a_marked_second_copy_is_deleted_though_a_later_leader_contradicted_both(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, remote_log_deletion_grace_ms=3_600_000)
     with files.open() as remote_log:
-        copy_twice(remote_log, 10)
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
-        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
-        assert remote_log.deletions.mark_expired([plan], "expire")[1] == ()
+        plan = mark_a_second_copy(files, remote_log)
         lease = held_by(remote_log, "copy")
         remote_log.segments.put_lineage(ORDERS_0, (EpochEntry(1_000, 0),), lease)
         remote_log.leases.release(lease)
@@ -820,10 +826,7 @@ def test_a_marked_second_copy_is_deleted_though_a_later_leader_contradicted_both
 def test_a_second_copy_stays_where_the_first_was_lost_after_it_was_marked(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, remote_log_deletion_grace_ms=3_600_000)
     with files.open() as remote_log:
-        copy_twice(remote_log, 10)
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
-        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
-        assert remote_log.deletions.mark_expired([plan], "expire")[1] == ()
+        plan = mark_a_second_copy(files, remote_log)
         [kept], [second] = plan.held_by, plan.superseded
         [lost] = [path for path in files.objects(".log") if kept.segment_id.id in path.name]
         content = lost.read_bytes()

@@ -1,7 +1,7 @@
 """Lineages, deletions of whole partitions, what makes deleting safe; and the right to delete becomes two.
 
-Who had the one right has both. No lineage is made up for the partitions that are there: where one has none, it
-is derived from the segments, as before.
+A topic with the old right gets both. A partition that is there gets no lineage: it is derived from the segments, as
+before.
 """
 
 from __future__ import annotations
