@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
@@ -35,7 +35,10 @@ def in_processes(count: int, work: Callable[..., Any], *arguments: Any) -> list[
     context.set_forkserver_preload([__name__])
     barrier, answers = context.Barrier(count), context.Queue()
     processes = [
-        context.Process(target=_answer, args=(answers, work, number, barrier, *arguments)) for number in range(count)
+        context.Process(
+            target=_in_environment, args=(dict(os.environ), _answer, answers, work, number, barrier, *arguments)
+        )
+        for number in range(count)
     ]
     for process in processes:
         process.start()
@@ -47,7 +50,7 @@ def in_processes(count: int, work: Callable[..., Any], *arguments: Any) -> list[
 
 def killed(work: Callable[..., None], *arguments: Any) -> int | None:
     """Run `work(*arguments)`, which kills its process, in a new one; return how that ended."""
-    process = get_context("forkserver").Process(target=work, args=arguments)
+    process = get_context("forkserver").Process(target=_in_environment, args=(dict(os.environ), work, *arguments))
     process.start()
     process.join(PATIENCE_SECONDS)
     return process.exitcode
@@ -62,7 +65,7 @@ def move_until(step: str, source: str, target: str) -> None:
 def run_until_compared(module: str, *arguments: str) -> None:
     """Run a command; kill this process when `module` begins to compare the rows that it has copied."""
     with mock.patch(f"{module}.ensure_same_rows", lambda *_: os.kill(os.getpid(), signal.SIGKILL)):
-        run(*arguments)
+        raise AssertionError(f"compared nothing: {run(*arguments)}")
 
 
 def move_until_point(number: int, source: str, target: str) -> None:
@@ -91,6 +94,13 @@ def move_until_point(number: int, source: str, target: str) -> None:
     event.listen(Engine, "commit", note_commit)
     event.listen(Engine, "before_cursor_execute", note_statement)
     moving.move_metadata(source, target, wall_clock, 10_000, lambda _: None)
+
+
+def _in_environment(variables: Mapping[str, str], work: Callable[..., Any], *arguments: Any) -> None:
+    """Run `work` with `variables`: a fork server has those of the test that first used it."""
+    os.environ.clear()
+    os.environ.update(variables)
+    work(*arguments)
 
 
 def _answer(answers: Queue[tuple[int, Any]], work: Callable[..., Any], number: int, *arguments: Any) -> None:
