@@ -25,8 +25,8 @@ from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot,
 P = [partition_of("orders", number) for number in range(4)]
 
 
-def in_time(time: FakeTime | None = None, wait_ms: int = 10_000) -> FetchDeadline:
-    return FetchDeadline.after(wait_ms, ReadTiming() if time is None else ReadTiming(time.now, time.sleep))
+def in_time(time: FakeTime, wait_ms: int = 10_000) -> FetchDeadline:
+    return FetchDeadline.after(wait_ms, ReadTiming(time.now, time.sleep))
 
 
 def a_view(partition: TopicIdPartition, segments: int = 0) -> PartitionSnapshot:
@@ -68,19 +68,19 @@ def test_a_view_is_looked_at_again_when_it_is_too_old() -> None:
     snapshots = looks.snapshots()
     for passed, expected in ((0, 1), (1.0, 1), (0.1, 2), (0.5, 2)):
         looks.time.seconds += passed
-        asyncio.run(snapshots.get(P[0], in_time()))
+        asyncio.run(snapshots.get(P[0], in_time(looks.time)))
         assert len(looks.at) == expected
 
 
 def test_a_view_may_be_twenty_times_as_old_as_it_took_to_build() -> None:
     looks = Looks(cost=2)
     snapshots = looks.snapshots()
-    asyncio.run(snapshots.get(P[0], in_time()))
+    asyncio.run(snapshots.get(P[0], in_time(looks.time)))
     looks.time.seconds += 39
-    asyncio.run(snapshots.get(P[0], in_time()))
+    asyncio.run(snapshots.get(P[0], in_time(looks.time)))
     assert len(looks.at) == 1
     looks.time.seconds += 2
-    asyncio.run(snapshots.get(P[0], in_time()))
+    asyncio.run(snapshots.get(P[0], in_time(looks.time)))
     assert len(looks.at) == 2
 
 
@@ -90,8 +90,8 @@ def test_two_who_ask_at_once_share_a_look_and_who_must_know_looks_again() -> Non
     snapshots = looks.snapshots()
 
     async def ask() -> None:
-        asking = [asyncio.create_task(snapshots.get(P[0], in_time())) for _ in range(3)]
-        knowing = [asyncio.create_task(snapshots.refreshed(P[0], in_time())) for _ in range(20)]
+        asking = [asyncio.create_task(snapshots.get(P[0], in_time(looks.time))) for _ in range(3)]
+        knowing = [asyncio.create_task(snapshots.refreshed(P[0], in_time(looks.time))) for _ in range(20)]
         await asyncio.sleep(0)
         go_on.set()
         await asyncio.gather(*asking, *knowing)
@@ -146,10 +146,10 @@ def test_no_more_segments_are_kept_than_may_be_and_the_last_view_always_is() -> 
     looks = Looks(segments=400)
     snapshots = looks.snapshots()
     for partition in P[:3]:
-        asyncio.run(snapshots.get(partition, in_time()))
+        asyncio.run(snapshots.get(partition, in_time(looks.time)))
     assert [snapshots.fresh(partition) is not None for partition in P] == [False, True, True, False]
     looks.segments = 5000
-    asyncio.run(snapshots.get(P[3], in_time()))
+    asyncio.run(snapshots.get(P[3], in_time(looks.time)))
     assert [snapshots.fresh(partition) is not None for partition in P] == [False, False, False, True]
 
 
@@ -163,9 +163,9 @@ def test_a_failed_look_is_reported_and_not_kept() -> None:
     looks.before = fail
     for _ in range(2):
         with pytest.raises(MetadataUnavailableError):
-            asyncio.run(snapshots.get(P[0], in_time()))
+            asyncio.run(snapshots.get(P[0], in_time(looks.time)))
     looks.before = lambda: None
-    assert asyncio.run(snapshots.get(P[0], in_time())).partition == P[0]
+    assert asyncio.run(snapshots.get(P[0], in_time(looks.time))).partition == P[0]
     assert len(looks.at) == 3
 
 
@@ -180,11 +180,11 @@ def test_an_offset_is_found_in_the_segment_that_has_it() -> None:
 
 def test_a_view_shows_what_a_copy_under_way_may_make_remote(tmp_path: Path) -> None:
     with a_remote_log(tmp_path, {("orders", 0): 3}).open() as remote_log:
-        before = snapshot_partition(ORDERS_0, None, remote_log.segments)
+        before = snapshot_partition(ORDERS_0, None, remote_log.context.segments)
         begun = begin(remote_log)
-        during = snapshot_partition(ORDERS_0, None, remote_log.segments)
+        during = snapshot_partition(ORDERS_0, None, remote_log.context.segments)
         remote_log.commit_copy(carry_out(remote_log, begun))
-        after = snapshot_partition(ORDERS_0, None, remote_log.segments)
+        after = snapshot_partition(ORDERS_0, None, remote_log.context.segments)
 
     end = after.remote_end
     assert end > 1
