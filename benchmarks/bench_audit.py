@@ -100,14 +100,14 @@ def quick(directory: Path, partitions: int, segments: int) -> tuple[float, float
         site = SampleSite(Path(folder))
         site.configure()
         with site.open() as remote_log:
-            store, storage = remote_log.store, ObjectRemoteStorageManager(LocalDirectory(site.store))
+            store, storage = remote_log.context.store, ObjectRemoteStorageManager(LocalDirectory(site.store))
             for number in range(partitions):
                 partition = TopicIdPartition("bench", random_uuid(), number % 10, f"topic-{number // 10}")
                 fill(site.store, store, partition, segments // partitions)
                 state, lease = store.segments.partition_state(partition), store.leases.fencing_number(partition)
                 storage.partition_manifests.write(PartitionManifest(partition, lease, state, wall_clock()))
             begun = time.perf_counter()
-            report = audit_remote_log(remote_log, EVERYTHING)
+            report = audit_remote_log(remote_log.context, EVERYTHING)
             seconds = time.perf_counter() - begun
         walked = walk_seconds(site.store)
     if report.anomalies or report.segments != segments:
@@ -122,11 +122,11 @@ def deep(directory: Path, rounds: int) -> tuple[Sequence[float], Sequence[float]
         site.write(BATCHES)
         with site.open() as remote_log:
             job = site.begin_copy(remote_log)
-            storage = remote_log.storage
+            storage = remote_log.context.storage
             if not isinstance(storage, ObjectRemoteStorageManager):
                 raise SystemExit("nothing was measured: the sample has another store")
             for group in range(job.groups):
-                run_copy_groups(remote_log.access(job.files), [group])
+                run_copy_groups(remote_log.context.access(job.files), [group])
             segments = [
                 outcome.task.metadata.updated(outcome.finished) for outcome in job.outcomes() if outcome.finished
             ]

@@ -73,7 +73,7 @@ class Contest:
 
     def _ours(self, workers: int) -> float:
         job = self.site.begin_copy(self.remote_log)
-        access = self.remote_log.access(job.files)
+        access = self.remote_log.context.access(job.files)
         os.sync()
         with ThreadPoolExecutor(workers) as pool:
             begun = time.perf_counter()

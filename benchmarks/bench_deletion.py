@@ -56,15 +56,15 @@ def a_site(root: Path) -> RemoteLogManager:
 
 def fill(remote_log: RemoteLogManager, store: Path, partitions: int, segments: int) -> None:
     """Write `segments` finished segments in each partition, metadata and objects."""
-    remote_log.bind_store()
+    remote_log.context.bind_store()
     asked = [TopicIdPartition("benchmark", TOPIC_ID, number, "benchmark") for number in range(partitions)]
-    held = remote_log.leases.acquire_many(asked, "benchmark", 600_000).granted
+    held = remote_log.context.leases.acquire_many(asked, "benchmark", 600_000).granted
     for lease in held:
         started = [_segment(lease, number) for number in range(segments)]
-        remote_log.segments.add_remote_log_segments([(segment, lease) for segment in started])
+        remote_log.context.segments.add_remote_log_segments([(segment, lease) for segment in started])
         steps = [(_finished(segment, _write_objects(segment, store)), lease) for segment in started]
-        remote_log.segments.update_remote_log_segments(steps)
-    remote_log.leases.release_many(held)
+        remote_log.context.segments.update_remote_log_segments(steps)
+    remote_log.context.leases.release_many(held)
 
 
 def _segment(lease: Lease, number: int) -> RemoteLogSegmentMetadata:

@@ -166,7 +166,7 @@ def fetches(
     """Return the timings of bare fetches of `ranges`, which are all of a segment."""
 
     def fetch(name: str) -> float:
-        segment, storage, size = copied[name], opened[name].storage, 0
+        segment, storage, size = copied[name], opened[name].context.storage, 0
         begun = time.perf_counter()
         for start, end in ranges:
             size += sum(len(piece) for piece in storage.fetch_log_segment(segment, start, end))
@@ -204,8 +204,8 @@ class _Ranges:
     @classmethod
     def of(cls, remote_log: RemoteLogManager, segment: RemoteLogSegmentMetadata, readers: ExitStack) -> Self:
         of_remote = {"log_dirs": (), "remote_log_reader_cache_memory_bytes": 0}
-        settings = remote_log.settings.model_copy(update=of_remote)
-        inner = RemoteLogReader(replace(remote_log, settings=settings))
+        settings = remote_log.context.settings.model_copy(update=of_remote)
+        inner = RemoteLogReader(replace(remote_log.context, settings=settings))
         reader = readers.enter_context(BlockingLogReader(inner))
         return cls(reader, segment, _chunks_of(remote_log, segment))
 
@@ -224,7 +224,9 @@ class _Ranges:
 
 def _chunks_of(remote_log: RemoteLogManager, segment: RemoteLogSegmentMetadata) -> list[RemoteLogIndexEntry]:
     """Return the chunks of `segment` by its remote log index, in random order."""
-    entries = list(iterate_entries(remote_log.storage.fetch_index(segment, IndexKind.REMOTE_LOG_INDEX), "index"))
+    entries = list(
+        iterate_entries(remote_log.context.storage.fetch_index(segment, IndexKind.REMOTE_LOG_INDEX), "index")
+    )
     random.Random(2).shuffle(entries)  # noqa: S311 - an order, no secret
     return entries
 
@@ -238,7 +240,12 @@ def _copied(remote_log: RemoteLogManager) -> RemoteLogSegmentMetadata:
     begun: BegunCopy = remote_log.begin_copy(remote_log.plan_copy(), "benchmark")
     job = remote_log.write_copy_job("runs/read", begun)
     for number in range(job.groups):
-        job.run_group(number, remote_log.storage, job.read(remote_log.work, "runs/read")[1].sizes, remote_log.clock)
+        job.run_group(
+            number,
+            remote_log.context.storage,
+            job.read(remote_log.context.work, "runs/read")[1].sizes,
+            remote_log.context.clock,
+        )
     return remote_log.commit_copy(list(job.outcomes())).committed[0]
 
 

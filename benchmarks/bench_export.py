@@ -88,9 +88,9 @@ class Site:
         """Copy all closed segments; return the offset after the last copied one of each partition, and all bytes."""
         with self.open() as remote_log:
             begun = remote_log.begin_copy(remote_log.plan_copy(), "benchmark")
-            cut = remote_log.settings
+            cut = remote_log.context.settings
             sizes = CopySizes(cut.copy_window_bytes, cut.index_interval_bytes, cut.remote_log_index_chunk_bytes)
-            outcomes = [copy_segment(task, remote_log.storage, sizes, wall_clock) for task in begun.tasks]
+            outcomes = [copy_segment(task, remote_log.context.storage, sizes, wall_clock) for task in begun.tasks]
             if not remote_log.commit_copy(outcomes).is_whole:
                 raise SystemExit("the copy failed, nothing was measured")
             plan = remote_log.tables.plan(TableQuery(TOPIC))
@@ -139,7 +139,7 @@ class OurWays:
         request = ExportRequest(TableQuery(TOPIC), EVER, self._site.exports.as_uri(), self._codec)
         with self._site.open() as remote_log, remote_log.tables.export(request, "benchmark") as begun:
             job = begun.write_job(folder)
-            access = remote_log.access(job.files)
+            access = remote_log.context.access(job.files)
             groups = self._spark.sparkContext.parallelize(range(job.groups), job.groups)
             groups.map(lambda number: run_export_groups(access, [number])).sum()
             begun.commit(list(job.outcomes()))

@@ -67,9 +67,15 @@ def copy(root: Path, servers: str) -> tuple[int, float, float, list[int]]:
         begun_at, cpu = time.perf_counter(), _cpu()
         begun = remote_log.begin_copy(remote_log.plan_copy(), "benchmark")
         job = remote_log.write_copy_job("runs/benchmark", begun)
-        _, description = CopyJob.read(remote_log.work, job.files.folder)
+        _, description = CopyJob.read(remote_log.context.work, job.files.folder)
         for number in range(job.groups):
-            job.run_group(number, remote_log.storage, description.sizes, wall_clock, access=remote_log.source.access)
+            job.run_group(
+                number,
+                remote_log.context.storage,
+                description.sizes,
+                wall_clock,
+                access=remote_log.context.source.access,
+            )
         report = remote_log.commit_copy(job.outcomes())
         seconds, cpu = time.perf_counter() - begun_at, _cpu() - cpu
     assert not report.failures, report.failures[0]
@@ -95,10 +101,10 @@ def source_alone(root: Path, servers: str) -> float:
     with _opened(root, servers) as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "benchmark")
         job = remote_log.write_copy_job("runs/benchmark", begun)
-        _, description = CopyJob.read(remote_log.work, job.files.folder)
+        _, description = CopyJob.read(remote_log.context.work, job.files.folder)
         cpu = _cpu()
         for number in range(job.groups):
-            job.run_group(number, _Nowhere(), description.sizes, wall_clock, access=remote_log.source.access)  # type: ignore[arg-type]  # all that a copy calls
+            job.run_group(number, _Nowhere(), description.sizes, wall_clock, access=remote_log.context.source.access)  # type: ignore[arg-type]  # all that a copy calls
         cpu = _cpu() - cpu
         outcomes = list(job.outcomes())
     assert all(outcome.failure is None for outcome in outcomes), outcomes

@@ -112,7 +112,7 @@ class LargeSite:
         }
         self._config.write_text(yaml.safe_dump(settings))
         with self.open() as remote_log:
-            _fill_metadata(remote_log.store, partitions, self.shape.remote)
+            _fill_metadata(remote_log.context.store, partitions, self.shape.remote)
 
     def open(self) -> RemoteLogManager:
         """Open the remote log; use it in a `with`."""

@@ -68,7 +68,7 @@ async def catch_up(remote_log: RemoteLogManager) -> tuple[int, float]:
     """Read every partition from its start to its end; return the bytes and the seconds."""
     size = 0
     with remote_log.open_log_reader() as reader:
-        partitions = remote_log.segments.list_partitions()
+        partitions = remote_log.context.segments.list_partitions()
         async for fetched in reader.batches(partitions[0], 0, end_offset=1):
             size -= len(fetched.content)  # what is compiled or opened at first use is no part of a catch-up
             size += len(fetched.content)
@@ -111,7 +111,7 @@ def copy_all(site: SampleSite) -> None:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "bench")
         job = remote_log.write_copy_job("runs/bench", begun)
         for group in range(job.groups):
-            run_copy_groups(remote_log.access(job.files), [group])
+            run_copy_groups(remote_log.context.access(job.files), [group])
         if not remote_log.commit_copy(job.outcomes()).is_whole:
             raise SystemExit("nothing was measured: the copy failed")
 
@@ -173,8 +173,8 @@ def first_bytes(config: Path) -> list[float]:
     async def ask() -> list[float]:
         taken = []
         with opened(config) as remote_log:
-            partition = remote_log.segments.list_partitions()[0]
-            segments = list(remote_log.segments.list_remote_log_segments(partition))
+            partition = remote_log.context.segments.list_partitions()[0]
+            segments = list(remote_log.context.segments.list_remote_log_segments(partition))
             end = segments[-1].end_offset
             for number in range(FIRST_READS + 5):
                 with remote_log.open_log_reader() as reader:

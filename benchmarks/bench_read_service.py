@@ -77,7 +77,7 @@ def lay_out(root: Path) -> tuple[str, Path]:
         job = site.begin_copy(remote_log)
         sizes = CopySizes(8 << 20, 4096, 1 << 20)
         for number in range(job.groups):
-            job.run_group(number, remote_log.storage, sizes, remote_log.clock)
+            job.run_group(number, remote_log.context.storage, sizes, remote_log.context.clock)
         assert remote_log.commit_copy(job.outcomes()).is_whole
     [data] = site.store.rglob("*.log")
     return data.stem.partition("-")[2], data

@@ -53,7 +53,7 @@ def submit(site: SampleSite, directory: Path) -> dict[str, int]:
     archive = build_library_archive(directory)
     with site.open() as remote_log:
         job = site.begin_copy(remote_log)
-        access = remote_log.access(job.files)
+        access = remote_log.context.access(job.files)
         environment = _environment(directory) | access.environment
         command = [
             "spark-submit", "--master", "local[1]", "--conf", "spark.task.maxFailures=1", "--py-files",

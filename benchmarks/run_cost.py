@@ -49,7 +49,7 @@ def _own_cost(site: SampleSite) -> tuple[float, float]:
         own = time.perf_counter() - begun
         begun = time.perf_counter()
         for group in range(job.groups):
-            run_copy_groups(remote_log.access(job.files), [group])
+            run_copy_groups(remote_log.context.access(job.files), [group])
         copying = time.perf_counter() - begun
         outcomes = list(job.outcomes())
     begun = time.perf_counter()

@@ -78,4 +78,4 @@ class MetricsEndpoint:
         """Return the kept metrics. The log is open of its own: requests must not wait for it, nor it for them."""
         if self._log is None:
             self._log = self._open_log()
-        return latest_metrics(self._log.work)
+        return latest_metrics(self._log.context.work)

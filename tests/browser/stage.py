@@ -137,8 +137,8 @@ class Stage:
         with RemoteLogManager.open(settings, wall_clock, store_options(settings), create=True) as remote_log:
             segments = [
                 segment
-                for partition in remote_log.segments.list_partitions()
-                for segment in remote_log.segments.list_remote_log_segments(partition)
+                for partition in remote_log.context.segments.list_partitions()
+                for segment in remote_log.context.segments.list_remote_log_segments(partition)
             ]
         store = self.root / "remote"
         files = [(path, path.stat()) for path in sorted(store.rglob("*")) if path.is_file()]

@@ -179,10 +179,10 @@ def backfill() -> None:
         for number, window_end in enumerate(map(int, window_ends)):
             begun = remote_log.begin_copy(remote_log.plan_copy(window_end=window_end), owner)
             job = remote_log.write_copy_job(f"runs/{owner}/{number}", begun)
-            _, description = CopyJob.read(remote_log.work, f"runs/{owner}/{number}")
+            _, description = CopyJob.read(remote_log.context.work, f"runs/{owner}/{number}")
             with remote_log.keep_leases(task.lease for task in begun.tasks):
                 for group in range(job.groups):
-                    job.run_group(group, remote_log.storage, description.sizes, remote_log.clock)
+                    job.run_group(group, remote_log.context.storage, description.sizes, remote_log.context.clock)
             report = remote_log.commit_copy(job.outcomes())
             rows += [
                 {"partition": str(segment.topic_id_partition), "start_offset": segment.start_offset}

@@ -104,8 +104,8 @@ def all_segments(remote_log: RemoteLogManager) -> list[RemoteLogSegmentMetadata]
     """Return every remote segment of every partition that the metadata know."""
     return [
         segment
-        for partition in remote_log.segments.list_partitions()
-        for segment in remote_log.segments.list_remote_log_segments(partition)
+        for partition in remote_log.context.segments.list_partitions()
+        for segment in remote_log.context.segments.list_remote_log_segments(partition)
     ]
 
 
@@ -177,7 +177,7 @@ def assert_trim_completes(files: RemoteLogFiles, numbers: Sequence[int], expecte
 def assert_topic_is_gone(files: RemoteLogFiles) -> None:
     """Assert that nothing remote is left of orders, neither in the metadata nor in the store, and all that is local."""
     with files.open() as remote_log:
-        states = remote_log.segments.partition_states()
+        states = remote_log.context.segments.partition_states()
         assert {state.delete_state for state in states.values()} == {PartitionDeleteState.FINISHED}
     # The manifest that records the deletion stays.
     left = [path for path in files.store.rglob("orders-*/**/*") if path.is_file()]
@@ -206,7 +206,9 @@ def assert_settled(files: RemoteLogFiles) -> None:
 def commit_jobs(files: RemoteLogFiles, folders: list[str]) -> list[CommitReport]:
     """Commit what was left of copies, as a zombie does that continues at the very end."""
     with files.open() as remote_log:
-        return [remote_log.commit_copy(CopyJob.read(remote_log.work, folder)[0].outcomes()) for folder in folders]
+        return [
+            remote_log.commit_copy(CopyJob.read(remote_log.context.work, folder)[0].outcomes()) for folder in folders
+        ]
 
 
 def job_folders(files: RemoteLogFiles) -> list[str]:
@@ -216,8 +218,8 @@ def job_folders(files: RemoteLogFiles) -> list[str]:
 
 
 def _partitions(remote_log: RemoteLogManager) -> set[TopicIdPartition]:
-    local = [log.topic_id_partition for log in remote_log.source.partitions() if isinstance(log, PartitionLog)]
-    return {*local, *remote_log.segments.list_partitions()}
+    local = [log.topic_id_partition for log in remote_log.context.source.partitions() if isinstance(log, PartitionLog)]
+    return {*local, *remote_log.context.segments.list_partitions()}
 
 
 def _object_names(segment: RemoteLogSegmentMetadata) -> list[str]:
@@ -289,7 +291,7 @@ def assert_rebuild_completes(files: RemoteLogFiles, clock: SharedClock) -> None:
     else:
         run(files, "rebuild-metadata", "--yes")
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
         assert_readable(remote_log)
         assert plain_reader(remote_log).log_start_offset(ORDERS_0) == LOG_START
         assert offsets_read(remote_log, LOG_START) == list(range(LOG_START, 35))

@@ -196,7 +196,7 @@ def settled(airflow: CrashingAirflow, tmp_path: Path, monkeypatch: pytest.Monkey
             partition = partition_of(number=number)
             copied = [segment.start_offset for segment in finished(segments_of(remote_log, partition))]
             # Retention may have deleted the beginning of both tiers, each by its own limit.
-            begin = max(closed[0], remote_log.segments.log_start_offset(partition) or 0)
+            begin = max(closed[0], remote_log.context.segments.log_start_offset(partition) or 0)
             assert [start for start in copied if start >= begin] == [start for start in closed if start >= begin]
         assert_readable(remote_log)
     clock = SharedClock(tmp_path / "clock")
@@ -302,7 +302,7 @@ class Begins:
 
 def begins(files: RemoteLogFiles) -> Begins:
     with files.open() as remote_log:
-        return Begins(files.local_starts()[0], remote_log.segments.log_start_offset(partition_of()) or 0)
+        return Begins(files.local_starts()[0], remote_log.context.segments.log_start_offset(partition_of()) or 0)
 
 
 def lose_newest_data(files: RemoteLogFiles) -> str:
@@ -349,11 +349,11 @@ def test_a_run_that_timed_out_ends_with_its_spark_job_and_another_run_copies_its
     airflow.let_go_on(worker)
     with airflow.files.open() as remote_log:
         assert finished_ids(remote_log) == before
-        held = [lease for lease in remote_log.leases.held() if run.run_id in lease.owner]
+        held = [lease for lease in remote_log.context.leases.held() if run.run_id in lease.owner]
         assert {lease.topic_id_partition for lease in held} == {partition_of(number=0), partition_of(number=1)}
         # They end by themselves after lease.duration.ms; a person who does not want to wait ends them.
         for lease in held:
-            remote_log.leases.end(lease.topic_id_partition, "test")
+            remote_log.context.leases.end(lease.topic_id_partition, "test")
 
 
 def test_a_killed_scheduler_leaves_a_task_that_continues(airflow: CrashingAirflow) -> None:

@@ -197,7 +197,7 @@ class AirflowHome:
 
         [event] = self.events_of(run)
         with RemoteLogHook(cluster=cluster).get_conn() as remote_log:
-            partitions = [str(each) for each in remote_log.work.read(event["path"], TopicIdPartition)]
+            partitions = [str(each) for each in remote_log.context.work.read(event["path"], TopicIdPartition)]
         assert event["partitions"] == len(partitions)
         return partitions
 

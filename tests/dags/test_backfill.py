@@ -122,13 +122,13 @@ def test_a_window_that_another_run_holds_back_is_no_success(
     site.configure({"orders": TIERED})
     with site.open() as remote_log:
         partition = remote_log.find_partition("orders", 0)
-        held = remote_log.leases.acquire(partition, "another run", 600_000)
+        held = remote_log.context.leases.acquire(partition, "another run", 600_000)
         window = FIRST + timedelta(hours=3) - FIVE_MINUTES
         [run] = airflow.backfill("copy_segments", window, window)
         # The holder's window may end earlier: nobody would ever take what this one left.
         assert run.state == "failed"
         assert mentions(str(run.errors["all_committed"][0]), "3 segments", "orders-0")
-        remote_log.leases.release(held)
+        remote_log.context.leases.release(held)
     [again] = airflow.backfill("copy_segments", window, window)
     assert again.state == "success"
     assert site.finished("orders-0") == [0, 10, 20]

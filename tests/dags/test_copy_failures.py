@@ -175,8 +175,8 @@ def test_a_spark_job_that_never_leaves_a_result_fails_the_copy_and_its_segments_
     assert f"copy_segments/{run.run_id} works on it" in held.log
     with site.open() as remote_log:
         for segment in site.segments("orders-0", SegmentState.COPY_SEGMENT_STARTED):
-            lease = remote_log.leases.acquire(segment.topic_id_partition, f"copy_segments/{run.run_id}", 60_000)
-            remote_log.leases.release(lease)
+            lease = remote_log.context.leases.acquire(segment.topic_id_partition, f"copy_segments/{run.run_id}", 60_000)
+            remote_log.context.leases.release(lease)
     assert airflow.run("copy_segments").state == "success"
     assert site.finished("orders-0") == [0]
     assert len(site.segments("orders-0", SegmentState.DELETE_SEGMENT_STARTED)) == 4
@@ -321,8 +321,8 @@ def test_a_partition_by_older_metadata_is_red_alone_and_all_others_are_copied(
     site.write_logs({"orders-0": 2, "orders-1": 2})
     site.configure({"orders": TIERED})
     with site.open() as remote_log:
-        remote_log.bind_store()
-        manifests = manifests_of(remote_log.storage)
+        remote_log.context.bind_store()
+        manifests = manifests_of(remote_log.context.storage)
         assert manifests is not None
         manifests.write(PartitionManifest(partition("orders-0"), 7, PartitionState(0), 7))
 

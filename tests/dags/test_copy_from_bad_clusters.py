@@ -92,8 +92,8 @@ def test_a_topic_that_workers_may_not_read_fails_the_run_and_others_are_copied(
     with site.open() as remote_log:
         finished = {
             str(partition)
-            for partition in remote_log.segments.list_partitions()
-            for segment in remote_log.segments.list_remote_log_segments(partition)
+            for partition in remote_log.context.segments.list_partitions()
+            for segment in remote_log.context.segments.list_remote_log_segments(partition)
             if segment.state is SegmentState.COPY_SEGMENT_FINISHED
         }
     assert finished == {f"{granted}-0"}

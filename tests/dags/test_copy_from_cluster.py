@@ -107,12 +107,12 @@ def test_runs_copy_from_a_running_broker_while_it_is_written_to_and_show_no_secr
     settings = yaml.safe_load(site.config.read_text())
     site.config.write_text(yaml.safe_dump({**settings, "bootstrap.servers": live.bootstrap_servers}))
     with site.open() as remote_log:
-        partitions = sorted(remote_log.segments.list_partitions())
+        partitions = sorted(remote_log.context.segments.list_partitions())
         assert [str(one) for one in partitions] == [f"{TOPIC}-0", f"{TOPIC}-1"]
         for partition in partitions:
             segments = [
                 one
-                for one in remote_log.segments.list_remote_log_segments(partition)
+                for one in remote_log.context.segments.list_remote_log_segments(partition)
                 if one.state is SegmentState.COPY_SEGMENT_FINISHED
             ]
             ensure_of_broker(live.log_dir / str(partition), [(one.start_offset, one.end_offset) for one in segments])

@@ -102,7 +102,7 @@ def test_a_worker_that_stands_still_is_given_up_and_nothing_counts_of_what_it_wr
     with site.open() as remote_log:
         assert_clean(remote_log, expected=None)
 
-    with site.open_after(remote_log.settings.remote_log_orphan_grace_ms + 60_000) as remote_log:
+    with site.open_after(remote_log.context.settings.remote_log_orphan_grace_ms + 60_000) as remote_log:
         assert not remote_log.deletions.delete_marked("expire").failures
         assert_clean(remote_log, expected=None)
     assert len(objects_of(site)) == 3 * 6

@@ -17,7 +17,7 @@ def test_a_topic_is_deleted_once_its_name_was_confirmed_and_the_next_expiry_take
     site.copy()
     site.configure({"orders": {**DELETABLE, "remote.storage.enable": False}, "payments": DELETABLE})
     with site.open() as remote_log:
-        remote_log.topics.put(remote_log.decided_topic(partition("orders-0")))
+        remote_log.context.topics.put(remote_log.context.decided_topic(partition("orders-0")))
 
     shown = airflow.run("delete_topic", {"topic": "orders"})
     assert shown.state == "success", shown.messages
@@ -45,15 +45,15 @@ def test_a_topic_that_somebody_else_works_on_is_marked_by_another_try(airflow: A
     site.copy()
     site.configure({"orders": {**DELETABLE, "remote.storage.enable": False}})
     with site.open() as remote_log:
-        remote_log.topics.put(remote_log.decided_topic(partition("orders-0")))
-        lease = remote_log.leases.acquire(partition("orders-1"), "somebody", HOUR_MS)
+        remote_log.context.topics.put(remote_log.context.decided_topic(partition("orders-0")))
+        lease = remote_log.context.leases.acquire(partition("orders-1"), "somebody", HOUR_MS)
         form = {"topic": "orders", "dry_run": False, "confirmation": "orders"}
         run = airflow.run("delete_topic", form)
         assert run.state == "failed"
         assert len(run.errors["mark_deleted"]) == 4
         assert "not marked: orders-1: " in run.messages
         assert "trigger the DAG again" in run.messages
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
     again = airflow.run("delete_topic", form)
     assert again.state == "success", again.messages
 
@@ -77,7 +77,7 @@ def test_records_before_an_offset_go_and_an_offset_beyond_the_log_is_refused(
     assert airflow.run("expire_remote_segments").state == "success"
     assert [segment.start_offset for segment in site.segments("orders-0")] == [20]
     with site.open() as remote_log:
-        assert remote_log.segments.log_start_offset(partition("orders-0")) == 20
+        assert remote_log.context.segments.log_start_offset(partition("orders-0")) == 20
 
 
 def test_records_that_somebody_else_works_on_are_tried_again_and_make_the_run_red(
@@ -88,17 +88,17 @@ def test_records_that_somebody_else_works_on_are_tried_again_and_make_the_run_re
     site.copy()
     form = {"topic": "orders", "partition": 0, "before": 20, "dry_run": False}
     with site.open() as remote_log:
-        lease = remote_log.leases.acquire(partition("orders-0"), "somebody", HOUR_MS)
+        lease = remote_log.context.leases.acquire(partition("orders-0"), "somebody", HOUR_MS)
         run = airflow.run("delete_records", form)
         assert run.state == "failed"
         assert len(run.errors["mark_deleted"]) == 4
         assert "not deleted: orders-0: " in run.messages
         assert "somebody works on it" in run.messages
         assert "trigger the DAG again" in run.messages
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
     assert airflow.run("delete_records", form).state == "success"
     with site.open() as remote_log:
-        assert remote_log.segments.log_start_offset(partition("orders-0")) == 20
+        assert remote_log.context.segments.log_start_offset(partition("orders-0")) == 20
 
 
 def test_records_that_may_not_be_deleted_are_refused_by_the_plan(airflow: AirflowHome, site: TieredSite) -> None:

@@ -46,7 +46,7 @@ def busy(site: TieredSite) -> TieredSite:
     disabled = {**DELETABLE, "remote.storage.enable": False}
     site.configure({"orders": DELETABLE, "payments": disabled}, restore_directory="restored")
     with site.open() as remote_log:
-        remote_log.topics.put(remote_log.decided_topic(partition("payments-0")))
+        remote_log.context.topics.put(remote_log.context.decided_topic(partition("payments-0")))
     return site
 
 

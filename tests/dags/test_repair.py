@@ -78,9 +78,11 @@ def test_a_whole_copy_that_nobody_finished_is_finished_without_spark(
     site.write_logs({"orders-0": 2})
     site.configure({"orders": TIERED})
     with site.open_after(-2 * HOUR_MS) as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
         for task in remote_log.begin_copy(remote_log.plan_copy(), "a run that died").tasks:
-            assert copy_segment(task, remote_log.storage, CopySizes(1 << 20, 4096, 1 << 20), remote_log.clock).finished
+            assert copy_segment(
+                task, remote_log.context.storage, CopySizes(1 << 20, 4096, 1 << 20), remote_log.context.clock
+            ).finished
     shutil.rmtree(site.logs / "orders-0")
 
     run = airflow.run("repair_remote_log", {"dry_run": False})

@@ -157,8 +157,8 @@ def test_expiry_marks_and_deletes_and_tries_a_failed_deletion_again(
     assert site.finished("forbidden-0") == [0]
     with site.open() as remote_log:
         assert [
-            remote_log.segments.log_start_offset(found)
-            for found in remote_log.segments.list_partitions()
+            remote_log.context.segments.log_start_offset(found)
+            for found in remote_log.context.segments.list_partitions()
             if found.topic == "orders"
         ] == [20]
 
@@ -170,7 +170,7 @@ def test_expiry_is_red_at_its_end_for_what_it_left_but_green_for_what_somebody_e
     site.configure({"orders": {**DELETABLE, "retention.bytes": 1}})
     site.copy()
     with site.open() as remote_log:
-        lease = remote_log.leases.acquire(partition("orders-2"), "somebody", HOUR_MS)
+        lease = remote_log.context.leases.acquire(partition("orders-2"), "somebody", HOUR_MS)
         metadata = site.logs / "orders-0" / "partition.metadata"
         content = metadata.read_bytes()
         metadata.write_bytes(b"nonsense")
@@ -192,7 +192,7 @@ def test_expiry_is_red_at_its_end_for_what_it_left_but_green_for_what_somebody_e
         assert held.state == "success", held.messages
         assert "orders-2 is not marked: " in held.log
         assert [len(site.segments(name)) for name in ("orders-0", "orders-2")] == [0, 1]
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
 
 
 def test_the_audit_is_green_when_all_is_there_and_names_every_anomaly_without_a_second_try(

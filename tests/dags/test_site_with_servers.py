@@ -64,8 +64,8 @@ def database_url(site: TieredSite) -> str:
 
 
 def finished_offsets(remote_log: RemoteLogManager) -> list[int]:
-    [partition] = remote_log.segments.list_partitions()
-    listed = remote_log.segments.list_remote_log_segments(partition)
+    [partition] = remote_log.context.segments.list_partitions()
+    listed = remote_log.context.segments.list_remote_log_segments(partition)
     return [each.start_offset for each in listed if each.state == SegmentState.COPY_SEGMENT_FINISHED]
 
 

@@ -22,7 +22,7 @@ def rights(site: TieredSite, text: str = ADMINS) -> Path:
 
 def said_by(site: TieredSite) -> str | None:
     with site.open() as remote_log:
-        stop = remote_log.safety.stopped()
+        stop = remote_log.context.safety.stopped()
     return None if stop is None else stop.said_by
 
 

@@ -18,7 +18,7 @@ def test_a_stuck_lease_is_named_by_every_run_until_a_person_ends_it(airflow: Air
     site.configure({"orders": DELETABLE})
     site.copy()
     with site.open() as remote_log:
-        remote_log.leases.acquire(partition("orders-0"), "a run that died", 5 * YEAR_MS)
+        remote_log.context.leases.acquire(partition("orders-0"), "a run that died", 5 * YEAR_MS)
     site.append_segment("orders-0")
     before = everything(site)
 

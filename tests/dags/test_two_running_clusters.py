@@ -129,7 +129,7 @@ def ensure_each_is_copied(
         objects = [path.relative_to(root / "remote") for path in root.rglob("*.log")]
         assert {path.parts[:2] for path in objects} == {(ids[name], f"{topic}-{topic_ids[name]}")}
         with RemoteLogHook(cluster=name).get_conn() as remote_log:
-            partitions = remote_log.segments.list_partitions()
+            partitions = remote_log.context.segments.list_partitions()
         assert [(each.cluster_id, each.topic_id) for each in partitions] == [(ids[name], topic_ids[name])]
 
     with TestClient(create_app(apps="core"), raise_server_exceptions=False) as client:

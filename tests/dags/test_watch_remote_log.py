@@ -50,8 +50,8 @@ def test_a_run_keeps_metrics_and_a_point_of_history(airflow: AirflowHome, site: 
     assert (run.state, run.tasks) == ("success", {"look": "success"})
     assert mentions(run.log, "topics: 2,", "partitions: 2,", "lag segments: 4")
     with site.open() as remote_log:
-        kept = latest_metrics(remote_log.work)
-        [point] = lag_history(remote_log.work, wall_clock())
+        kept = latest_metrics(remote_log.context.work)
+        [point] = lag_history(remote_log.context.work, wall_clock())
     assert kept is not None
     assert {each.topic: each.lag.segments for each in kept.topics if each.lag} == {"orders": 3, "payments": 1}
     assert {topic: lag.segments for topic, lag in point.topics.items()} == {"orders": 3, "payments": 1}
@@ -189,6 +189,6 @@ def test_a_run_is_red_for_offsets_that_contradict_each_other_and_names_the_parti
     named = "orders-0 (Ly >= Ry: local 0 to 20, stable to 20, remote 0 to 30)"
     assert mentions(str(error), 1, named)
     with site.open() as remote_log:
-        kept = latest_metrics(remote_log.work)
+        kept = latest_metrics(remote_log.context.work)
     assert kept is not None
     assert [each.partition for each in kept.partitions if each.violated] == [partition("orders-0")]

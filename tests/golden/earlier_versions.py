@@ -63,7 +63,7 @@ def open_at(root: Path, now: int = YESTERDAY, *, outdated: bool = False) -> Remo
 
 def messages(remote_log: RemoteLogManager, path: str, kind: type[Message]) -> list[Message]:
     """Return the messages at `path`, which nobody signed yet: how they are written has not changed."""
-    return remote_log.work.read_report(path, kind)
+    return remote_log.context.work.read_report(path, kind)
 
 
 def work_files(root: Path) -> list[Path]:

@@ -61,7 +61,7 @@ def main() -> None:
             _copy_and_commit_all_but_one(remote_log)
             _expire(remote_log)
             _repair(remote_log, root)
-            remote_log.safety.stop("somebody looks into it", "yesterday")
+            remote_log.context.safety.stop("somebody looks into it", "yesterday")
         for text in work_files(root):
             content = text.read_text("utf-8").replace(str(root), PLACE)
             text.write_text(content.replace(str(_LIBRARY), f"{PLACE}/library"), "utf-8")
@@ -79,27 +79,27 @@ def _decide(remote_log: RemoteLogManager) -> None:
             remote_deletion_allowed=deletion_allowed,
             properties={"retention.ms": str(RETENTION["retention.ms"])},
         )
-        remote_log.topics.put(topic)
+        remote_log.context.topics.put(topic)
 
 
 def _copy_and_commit_all_but_one(remote_log: RemoteLogManager) -> None:
     """Carry a run out as its DAG does, up to where orders-1 would be committed."""
     plan = remote_log.plan_copy()
-    remote_log.work.write(f"{RUN}/plan.jsonl", [plan], CopyPlan)
+    remote_log.context.work.write(f"{RUN}/plan.jsonl", [plan], CopyPlan)
     job = remote_log.write_copy_job(FOLDER, remote_log.begin_copy(plan, "yesterday"))
     for number in range(job.groups):
-        job.run_group(number, remote_log.storage, SIZES, remote_log.clock)
-    for batch in job.write_batches(remote_log.work, 1):
+        job.run_group(number, remote_log.context.storage, SIZES, remote_log.context.clock)
+    for batch in job.write_batches(remote_log.context.work, 1):
         if batch["name"] != "orders-1":
-            remote_log.commit_copy(remote_log.work.read(batch["path"], CopyOutcome))
+            remote_log.commit_copy(remote_log.context.work.read(batch["path"], CopyOutcome))
 
 
 def _expire(remote_log: RemoteLogManager) -> None:
     """Expire the first segment of orders-0 and payments-0; only that of payments is deleted."""
-    plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+    plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
     # To expire orders-1 would take the lease over under which it is copied.
     plans = [plan for plan in plans if plan.topic_id_partition.partition == 0]
-    remote_log.work.write(f"{RUN}/expiry.jsonl", plans, ExpiryPlan)
+    remote_log.context.work.write(f"{RUN}/expiry.jsonl", plans, ExpiryPlan)
     remote_log.deletions.mark_expired(plans, "yesterday")
     remote_log.deletions.delete_marked("yesterday", Selection("payments"))
 
@@ -112,7 +112,7 @@ def _repair(remote_log: RemoteLogManager, root: Path) -> None:
     def copy(copies: CopyPlan) -> CommitReport:
         job = remote_log.write_copy_job(f"{RUN}/repair", remote_log.begin_copy(copies, "yesterday"))
         for number in range(job.groups):
-            job.run_group(number, remote_log.storage, SIZES, remote_log.clock)
+            job.run_group(number, remote_log.context.storage, SIZES, remote_log.context.clock)
         return remote_log.commit_copy(job.outcomes())
 
     plan = remote_log.repairs.plan(remote_log.checks.audit(refunds), refunds)

@@ -36,9 +36,11 @@ def each_copied(
 
     def copy(known: CopyTask) -> CopyOutcome:
         before(known)
-        return copy_segment(known, remote_log.storage, SIZES, wall_clock)
+        return copy_segment(known, remote_log.context.storage, SIZES, wall_clock)
 
-    with closing(SegmentRoller(tasks, remote_log.source.access, remote_log.storage, wall_clock)) as roller:
+    with closing(
+        SegmentRoller(tasks, remote_log.context.source.access, remote_log.context.storage, wall_clock)
+    ) as roller:
         return [roller.copy(task, copy) for task in tasks]
 
 

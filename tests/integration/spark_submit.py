@@ -51,8 +51,8 @@ class SparkSubmit:
         with site.open() as remote_log:
             begun = remote_log.begin_copy(remote_log.plan_copy(), "test")
             job = remote_log.write_copy_job(folder, begun)
-            said, peak = self.run("copy_segments.py", remote_log.access(job.files), counting)
-            outcomes = list(CopyJob.read(remote_log.work, folder)[0].outcomes())
+            said, peak = self.run("copy_segments.py", remote_log.context.access(job.files), counting)
+            outcomes = list(CopyJob.read(remote_log.context.work, folder)[0].outcomes())
             assert f"copied {len(outcomes)} segments in {job.groups} groups" in said
             assert remote_log.commit_copy(outcomes).is_whole
         return outcomes, peak

@@ -11,7 +11,7 @@ def count_segments(config: ConfigOption = None, as_json: JsonOption = False) -> 
     output = Output(as_json)
     with opened(config, output, only_looks=True) as remote_log:
         rows = [
-            (str(partition), sum(remote_log.segments.count_remote_log_segments(partition).values()))
-            for partition in remote_log.segments.list_partitions()
+            (str(partition), sum(remote_log.context.segments.count_remote_log_segments(partition).values()))
+            for partition in remote_log.context.segments.list_partitions()
         ]
     output.rows("Remote segments", ("partition", "segments"), rows)

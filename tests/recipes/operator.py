@@ -16,7 +16,7 @@ class CountSegmentsOperator(RemoteLogOperator):
     def execute(self, context: Context) -> dict[str, int]:  # noqa: ARG002 -- Airflow passes it
         """Count them, in every state but deleted."""
         with self.opened() as remote_log:
-            metadata = remote_log.segments
+            metadata = remote_log.context.segments
             return {
                 str(partition): sum(metadata.count_remote_log_segments(partition).values())
                 for partition in metadata.list_partitions()

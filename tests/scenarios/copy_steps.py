@@ -44,19 +44,19 @@ def _opened(config: str) -> RemoteLogManager:
 def plan(config: str) -> None:
     """Plan, and write the plan into the work area."""
     with _opened(config) as remote_log:
-        remote_log.work.write(PLAN, [remote_log.plan_copy()], CopyPlan)
+        remote_log.context.work.write(PLAN, [remote_log.plan_copy()], CopyPlan)
 
 
 def copy(config: str) -> None:
     """Begin the copies of the plan, let another process copy the bytes, and print the batches to commit."""
     with _opened(config) as remote_log:
-        [planned] = remote_log.work.read(PLAN, CopyPlan)
+        [planned] = remote_log.context.work.read(PLAN, CopyPlan)
         begun = remote_log.begin_copy(planned, "several-hosts")
         job = remote_log.write_copy_job(FOLDER, begun)
-        access = remote_log.access(job.files)
+        access = remote_log.context.access(job.files)
         with remote_log.keep_leases(begun.leases):
             run_step("work", *access.arguments, job.groups, environment=access.environment)
-        print(json.dumps(job.write_batches(remote_log.work, 1)))  # noqa: T201 -- as an XCom
+        print(json.dumps(job.write_batches(remote_log.context.work, 1)))  # noqa: T201 -- as an XCom
 
 
 def work(*arguments: str) -> None:
@@ -69,7 +69,7 @@ def work(*arguments: str) -> None:
 def commit(config: str, batch: str) -> None:
     """Commit the outcomes at the path `batch`."""
     with _opened(config) as remote_log:
-        report = remote_log.commit_copy(remote_log.work.read(batch, CopyOutcome))
+        report = remote_log.commit_copy(remote_log.context.work.read(batch, CopyOutcome))
     assert report.is_whole, report
 
 
@@ -81,8 +81,10 @@ def read(config: str) -> None:
     with _opened(config) as remote_log:
         assert_clean(remote_log)
         found = {
-            str(partition): [each.start_offset for each in remote_log.segments.list_remote_log_segments(partition)]
-            for partition in remote_log.segments.list_partitions()
+            str(partition): [
+                each.start_offset for each in remote_log.context.segments.list_remote_log_segments(partition)
+            ]
+            for partition in remote_log.context.segments.list_partitions()
         }
     print(json.dumps(found))  # noqa: T201 -- what the test asks for
 

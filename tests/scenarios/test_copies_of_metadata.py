@@ -82,7 +82,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteLogFiles:
     monkeypatch.chdir(tmp_path)  # ARGUMENTS name files by relative paths
     files = a_copied_remote_log(tmp_path / "live", {("orders", 0): 3}, topics={"orders": DELETABLE})
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     return files
 
 
@@ -172,7 +172,7 @@ def test_an_old_database_beside_a_newer_write_ahead_log_is_noticed(site: RemoteL
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with site.open() as remote_log:
-            remote_log.guard.renew("a copy run")
+            remote_log.context.guard.renew("a copy run")
         log = database.with_name(f"{database.name}-wal").read_bytes()
     with database.open("r+b") as file:
         file.write(yesterday)
@@ -489,7 +489,7 @@ def test_a_first_copy_killed_after_it_marked_the_store_continues_and_has_a_way_o
 ) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     assert run_on(files, "plan").exit_code == 0
     remove_metadata(files)
     assert "rebuild-metadata" in refused(files, "copy").err
@@ -504,7 +504,7 @@ def test_metadata_of_another_store_do_not_take_over(site: RemoteLogFiles, tmp_pa
     other = a_remote_log(tmp_path / "other", {("orders", 0): 3})
     remove_metadata(other)
     with other.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     site.properties["rsm.config.url"] = str(other.store)
 
     result = run_on(site, "metadata", "take-over", "--yes")
@@ -535,7 +535,7 @@ def test_marks_that_an_undelete_took_back_delete_nothing_though_old_pages_bring_
     database_of(site).write_bytes(marked)
     with site.open(outdated=True) as remote_log:
         # The generation is the one part that is not of yesterday.
-        remote_log.guard.claim("a write-ahead log of today")
+        remote_log.context.guard.claim("a write-ahead log of today")
     site.properties["remote.log.deletion.grace.ms"] = 0
 
     for command in ("expire", "retain"):
@@ -552,7 +552,7 @@ def test_such_marks_delete_nothing_of_several_partitions_at_once(tmp_path: Path)
     remove_metadata(files)
     database_of(files).write_bytes(marked)
     with files.open(outdated=True) as remote_log:
-        remote_log.guard.claim("a write-ahead log of today")
+        remote_log.context.guard.claim("a write-ahead log of today")
     files.properties["remote.log.deletion.grace.ms"] = 0
     before = files.objects()
 
@@ -569,7 +569,7 @@ def test_metadata_of_another_store_take_no_decision(site: RemoteLogFiles, tmp_pa
     other = a_remote_log(tmp_path / "other", {("orders", 0): 3})
     remove_metadata(other)
     with other.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     site.properties["rsm.config.url"] = str(other.store)
 
     for command in (

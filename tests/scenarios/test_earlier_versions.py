@@ -110,7 +110,7 @@ def test_the_copy_from_before_the_migration_is_a_way_back(number: int, tmp_path:
 def let_documents_be_written(remote_log: RemoteLogManager) -> None:
     """Let a repair write what stores of then did not keep, a document of each partition; or find that all is there."""
     report = remote_log.checks.audit()
-    if REFUNDS_0 in remote_log.segments.list_partitions():
+    if REFUNDS_0 in remote_log.context.segments.list_partitions():
         assert report.anomalies == ()
         return
     assert {anomaly.is_of_a_document for anomaly in report.anomalies} == {True}
@@ -120,8 +120,8 @@ def let_documents_be_written(remote_log: RemoteLogManager) -> None:
 
 def let_deletions_go_on(remote_log: RemoteLogManager) -> None:
     """Lift the stop that somebody left in force."""
-    if remote_log.safety.stopped() is not None:
-        remote_log.safety.lift("today")
+    if remote_log.context.safety.stopped() is not None:
+        remote_log.context.safety.lift("today")
 
 
 def marked(remote_log: RemoteLogManager, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
@@ -138,7 +138,7 @@ def test_every_segment_is_what_it_was(root: Path) -> None:
         ]
         assert states_of(remote_log, ORDERS_1) == [(start, "COPY_SEGMENT_STARTED") for start in (0, 10, 20)]
         assert ranges(segments_of(remote_log, PAYMENTS_0)) == [(10, 19), (20, 29)]
-        assert [remote_log.segments.log_start_offset(each) for each in (ORDERS_0, ORDERS_1, PAYMENTS_0)] == [
+        assert [remote_log.context.segments.log_start_offset(each) for each in (ORDERS_0, ORDERS_1, PAYMENTS_0)] == [
             10,
             None,
             10,
@@ -149,21 +149,21 @@ def test_every_segment_is_what_it_was(root: Path) -> None:
             -9_981_000,
             (EpochEntry(0, 10),),
         )
-        found = remote_log.segments.remote_log_segment_metadata(PAYMENTS_0, 15, leader_epoch=0)
+        found = remote_log.context.segments.remote_log_segment_metadata(PAYMENTS_0, 15, leader_epoch=0)
         assert found == first
 
 
 def test_decisions_keep_their_meaning(root: Path) -> None:
     with open_at(root) as remote_log:
-        decided = {topic.name: topic for topic in remote_log.topics.list()}
+        decided = {topic.name: topic for topic in remote_log.context.topics.list()}
         assert set(decided) == {"orders", "returns"}
         assert decided["orders"].topic_id == topic_id("orders")
         assert decided["orders"].properties == {"retention.ms": "9985000"}
         for given, allowed in (
             (decided["orders"], True),
             (decided["returns"], False),
-            (remote_log.settings.topics["payments"], True),
-            (remote_log.settings.topics["orders"], False),
+            (remote_log.context.settings.topics["payments"], True),
+            (remote_log.context.settings.topics["orders"], False),
         ):
             assert (given.local_deletion_allowed, given.remote_deletion_allowed) == (allowed, allowed)
 
@@ -172,25 +172,25 @@ def test_decisions_keep_their_meaning(root: Path) -> None:
 def test_opening_metadata_of_an_earlier_version_invents_no_partition_state(number: int, tmp_path: Path) -> None:
     root = copy_generation(number, tmp_path / "site")
     with open_at(root) as remote_log:
-        assert remote_log.segments.partition_states() == {
+        assert remote_log.context.segments.partition_states() == {
             ORDERS_0: PartitionState(10, (), None),
             ORDERS_1: PartitionState(None, (), None),
             PAYMENTS_0: PartitionState(10, (), None),
         }
-        assert remote_log.safety.stopped() is None
-        assert list(remote_log.safety.failures()) == []
+        assert remote_log.context.safety.stopped() is None
+        assert list(remote_log.context.safety.failures()) == []
         deleted = json.loads((root / "state" / "work" / RUN / "expiry.jsonl").read_text("utf-8").splitlines()[0])
         [gone] = [segment["segment_id"]["id"] for segment in deleted["segments"]]
-        assert remote_log.segments.known_segment_ids(PAYMENTS_0, [gone, "nobody's"]) == {gone}
+        assert remote_log.context.segments.known_segment_ids(PAYMENTS_0, [gone, "nobody's"]) == {gone}
 
 
 def test_a_run_that_began_before_messages_were_signed_has_to_be_started_again(root: Path) -> None:
     with open_at(root, LATER) as remote_log:
         for path, kind in (("plan", CopyPlan), ("expiry", ExpiryPlan), ("1/commit-00002", CopyOutcome)):
             with pytest.raises(UntrustedMessageError, match=rf"{RUN}/{path}\.jsonl"):
-                remote_log.work.read(f"{RUN}/{path}.jsonl", kind)
+                remote_log.context.work.read(f"{RUN}/{path}.jsonl", kind)
         with pytest.raises(UntrustedMessageError, match=r"1/job\.json"):
-            CopyJob.read(remote_log.work, FOLDER)
+            CopyJob.read(remote_log.context.work, FOLDER)
     with open_at(root, YESTERDAY + 600_001) as remote_log:
         # Its copies were never committed, so the next run takes them up.
         due = {segment.topic_id_partition for segment in remote_log.plan_copy().segments}
@@ -251,7 +251,7 @@ def test_the_deletion_that_was_under_way_is_done_and_the_audit_is_clean(root: Pa
 
 def test_the_store_has_the_same_segments_as_the_metadata(root: Path) -> None:
     with open_at(root) as remote_log:
-        storage = remote_log.storage
+        storage = remote_log.context.storage
         assert isinstance(storage, ObjectRemoteStorageManager)
         listed = {found.segment.segment_id: found.segment for found in storage.list_objects() if found.segment}
         for known in segments_of(remote_log, PAYMENTS_0):
@@ -272,15 +272,15 @@ def with_documents(tmp_path: Path) -> Path:
 
 
 def documents_in(remote_log: RemoteLogManager) -> dict[TopicIdPartition, PartitionManifest | None]:
-    assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-    documents = remote_log.storage.partition_manifests
-    return {partition: documents.read(partition) for partition in remote_log.segments.list_partitions()}
+    assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+    documents = remote_log.context.storage.partition_manifests
+    return {partition: documents.read(partition) for partition in remote_log.context.segments.list_partitions()}
 
 
 def test_the_stores_documents_say_what_the_metadata_say(with_documents: Path) -> None:
     with open_at(with_documents) as remote_log:
         [damaged] = marked(remote_log, REFUNDS_0)
-        states = remote_log.segments.partition_states()
+        states = remote_log.context.segments.partition_states()
         assert states[REFUNDS_0] == PartitionState(0, (EpochEntry(0, 0),), None)
         assert states[PAYMENTS_0] == PartitionState(10, (EpochEntry(0, 0),), None)
         found = documents_in(remote_log)
@@ -306,16 +306,20 @@ def test_a_stop_is_still_in_force_and_the_store_knows_of_it(with_documents: Path
             with pytest.raises(DeletionRefusedError, match="somebody looks into it"):
                 delete()
         assert len(marked(remote_log, ORDERS_0)) == len(marked(remote_log, REFUNDS_0)) == 1
-        remote_log.bind_store()
-        assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-        assert remote_log.storage.generations.newest_number() == remote_log.store.generation.read().number == 1
+        remote_log.context.bind_store()
+        assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+        assert (
+            remote_log.context.storage.generations.newest_number()
+            == remote_log.context.store.generation.read().number
+            == 1
+        )
 
 
 def test_yesterdays_metadata_are_found_to_be_older_than_what_was_decided_today(with_documents: Path) -> None:
     backup = database_of(with_documents).read_bytes()
     with open_at(with_documents, LATER) as remote_log:
         let_deletions_go_on(remote_log)
-        remote_log.safety.stop("once more", "today")
+        remote_log.context.safety.stop("once more", "today")
     for left in with_documents.glob("state/remote_log_metadata.db*"):
         left.unlink()
     database_of(with_documents).write_bytes(backup)
@@ -324,13 +328,13 @@ def test_yesterdays_metadata_are_found_to_be_older_than_what_was_decided_today(w
         open_at(with_documents, LATER, outdated=True) as remote_log,
         pytest.raises(OutdatedMetadataError),
     ):
-        remote_log.safety.lift("today")
+        remote_log.context.safety.lift("today")
 
 
 def test_a_rebuild_from_the_store_keeps_marks_and_log_starts(with_documents: Path) -> None:
     with open_at(with_documents) as remote_log:
         known = {each: finished(segments_of(remote_log, each)) for each in (ORDERS_0, PAYMENTS_0, REFUNDS_0)}
-        starts = {each: remote_log.segments.log_start_offset(each) for each in known}
+        starts = {each: remote_log.context.segments.log_start_offset(each) for each in known}
     database_of(with_documents).unlink()
     settings = load_settings(with_documents / "settings.yaml", environ={})
 
@@ -341,6 +345,6 @@ def test_a_rebuild_from_the_store_keeps_marks_and_log_starts(with_documents: Pat
         assert {each: ranges(finished(segments_of(remote_log, each))) for each in known} == {
             each: ranges(segments) for each, segments in known.items()
         }
-        assert {each: remote_log.segments.log_start_offset(each) for each in known} == starts
-        remote_log.bind_store()
+        assert {each: remote_log.context.segments.log_start_offset(each) for each in known} == starts
+        remote_log.context.bind_store()
         assert offsets_read(remote_log, 0, REFUNDS_0) == list(range(35))

@@ -92,5 +92,5 @@ def test_a_compacted_topic_is_refused_and_its_neighbours_are_copied(tmp_path: Pa
     assert "cleanup.policy=delete" in ended.err
     with files.open() as remote_log:
         assert segments_of(remote_log, ORDERS_0) == []
-        assert [str(each) for each in remote_log.segments.list_partitions()] == ["clicks-0"]
+        assert [str(each) for each in remote_log.context.segments.list_partitions()] == ["clicks-0"]
         assert_clean(remote_log)

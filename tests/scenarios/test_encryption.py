@@ -89,10 +89,10 @@ def manifests(files: RemoteLogFiles) -> list[Manifest]:
     with files.open() as remote_log:
         segments = [
             segment
-            for partition in remote_log.segments.list_partitions()
+            for partition in remote_log.context.segments.list_partitions()
             for segment in finished(segments_of(remote_log, partition))
         ]
-        read = remote_log.storage.fetch_index
+        read = remote_log.context.storage.fetch_index
         return [Manifest.parse(read(segment, IndexKind.MANIFEST), "manifest") for segment in segments]
 
 
@@ -224,7 +224,7 @@ def test_a_copy_that_nobody_committed_is_finished(files: RemoteLogFiles) -> None
     with unsynced(), files.open() as remote_log:
         begun = begin(remote_log)
         carry_out(remote_log, begun)
-        remote_log.leases.release_many(begun.leases)
+        remote_log.context.leases.release_many(begun.leases)
     orders_of(files, ".commit")[-1].unlink(missing_ok=True)
     shutil.rmtree(files.log_directory)
     files.properties["log.dirs"] = []
@@ -314,7 +314,9 @@ def test_a_damaged_chunk_is_a_dead_letter_and_all_around_it_is_exported(files: R
 def test_without_its_key_a_block_is_no_dead_letter_and_not_exported(files: RemoteLogFiles) -> None:
     lose_key(files)
     with unsynced(), files.open() as remote_log:
-        request = ExportRequest(TableQuery("orders"), Interval(NOW, NOW + 60_000), remote_log.settings.export_url)
+        request = ExportRequest(
+            TableQuery("orders"), Interval(NOW, NOW + 60_000), remote_log.context.settings.export_url
+        )
         [failed] = carry_out_export(remote_log, request).failures
     assert failed.failure is not None
     assert failed.failure.error == "EncryptionKeyError"
@@ -495,7 +497,7 @@ def test_a_process_that_runs_all_along_reads_what_a_rotation_wraps_by_a_key_that
 def test_a_rotation_that_was_interrupted_continues(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     files.properties["rsm.config.encryption.key.pair.id"] = "third"
     with files.open() as remote_log:
-        remote_log.storage.rewrap_key(segments_of(remote_log)[1])  # type: ignore[attr-defined]
+        remote_log.context.storage.rewrap_key(segments_of(remote_log)[1])  # type: ignore[attr-defined]
     result = run_on(files, "rotate-keys", "--json")
     assert (result.document["due"], result.document["rotated"], keys_of(result)) == (2, 2, {"third": 3})
 
@@ -507,7 +509,7 @@ def test_a_rotation_leaves_what_another_run_holds_and_what_it_cannot_unwrap(file
         result = run_on(files, "rotate-keys", "--json")
         assert (result.exit_code, keys_of(result)) == (1, {"first": 3})
         assert "orders-0" in result.document["left"][0]
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
     orders_of(files, ".key")[0].unlink()
     a_flipped_bit_in_json(orders_of(files, ".key")[0])
     result = run_on(files, "rotate-keys", "--json")
@@ -528,7 +530,7 @@ def test_a_rotation_that_lost_its_lease_replaces_no_further_key(
 
         def taken_over(storage: ObjectRemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> None:
             rewrap(storage, metadata)
-            files.clock.now += remote_log.settings.lease_duration_ms + 1
+            files.clock.now += remote_log.context.settings.lease_duration_ms + 1
             held_by(remote_log, "another rotation")
 
         monkeypatch.setattr(ObjectRemoteStorageManager, "rewrap_key", taken_over)
@@ -549,8 +551,8 @@ def test_no_key_is_in_a_file_of_a_job_or_in_an_argument(files: RemoteLogFiles) -
     secrets += [line.encode() for line in pem.splitlines()[1:-1]]
     with unsynced(), files.open() as remote_log:
         carry_out(remote_log, begin(remote_log))
-        access = remote_log.access(JobFolder.of(remote_log.work, "runs/test/1"))
-        shown = " ".join(access.arguments) + repr(access) + repr(remote_log.options) + str(access.options)
+        access = remote_log.context.access(JobFolder.of(remote_log.context.work, "runs/test/1"))
+        shown = " ".join(access.arguments) + repr(access) + repr(remote_log.context.options) + str(access.options)
     written = [path.read_bytes() for path in (files.root / "state").rglob("*") if path.is_file()]
     for secret in secrets:
         assert not any(secret in content for content in written)
@@ -562,7 +564,7 @@ def test_no_key_is_in_a_file_of_a_job_or_in_an_argument(files: RemoteLogFiles) -
     ring.unlink()
     with files.open() as remote_log:
         with pytest.raises(EncryptionKeyError):
-            list(remote_log.storage.fetch_log_segment(segments_of(remote_log)[0]))
+            list(remote_log.context.storage.fetch_log_segment(segments_of(remote_log)[0]))
         storage = access.store.open(access.secrets.options)
         assert b"".join(storage.fetch_log_segment(segments_of(remote_log, ORDERS_0)[0]))
         storage.close()

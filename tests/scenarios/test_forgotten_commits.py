@@ -180,6 +180,6 @@ def test_whatever_a_database_forgets_no_record_is_lost(tmp_path: Path, steps: in
                 results = go_on(files)
             assert {result.exit_code for result in results} == {0}, results
             with files.open() as remote_log:
-                assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+                assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
                 assert_clean(remote_log)
     assert outdated

@@ -129,7 +129,7 @@ def test_a_plan_from_before_the_other_log_was_copied_is_refused_under_the_lease(
 
         assert segments_of(remote_log) == copied
         # Its lease was released.
-        remote_log.leases.release(remote_log.leases.acquire(ORDERS_0, "other", 1000))
+        remote_log.context.leases.release(remote_log.context.leases.acquire(ORDERS_0, "other", 1000))
 
 
 def test_the_log_that_was_copied_continues_whatever_its_fork_does(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_expire_ends_nothing_while_a_fork_is_in_its_place(tmp_path: Path, limit:
     assert mentions(everything_said([ended]), "orders-0", "fork")
     with files.open() as remote_log:
         assert segments_of(remote_log) == copied
-        assert remote_log.segments.log_start_offset(ORDERS_0) in (None, 0)
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) in (None, 0)
 
 
 def test_expire_continues_where_a_replica_cut_its_segments_elsewhere(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_expire_continues_where_a_replica_cut_its_segments_elsewhere(tmp_path: P
         done, left = remote_log.deletions.mark_expired(plans, "expire")
 
         assert (done, left) == ((ORDERS_0,), ())
-        assert remote_log.segments.log_start_offset(ORDERS_0) == plans[0].new_log_start > 100
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == plans[0].new_log_start > 100
 
 
 @pytest.mark.parametrize("fork_is_copied", [False, True])
@@ -172,7 +172,7 @@ def committed_after_a_backup(root: Path, here: Path) -> None:
         path.unlink()
     shutil.copy(backup, database)
     with over(root, here).open(outdated=True) as remote_log:
-        assert take_over(remote_log).was_outdated
+        assert take_over(remote_log.context).was_outdated
 
 
 @pytest.mark.parametrize("is_copied", [False, True])

@@ -148,8 +148,8 @@ def test_undelete_brings_back_what_an_earlier_release_replaced_by_a_fork(
         lease = held_by(remote_log, "repair")
         for segment in ended:
             marking = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
-            remote_log.segments.update_remote_log_segment_metadata(marking, lease)
-        remote_log.leases.release(lease)
+            remote_log.context.segments.update_remote_log_segment_metadata(marking, lease)
+        remote_log.context.leases.release(lease)
         assert copy(remote_log).is_whole
 
         [done], left = remote_log.deletions.undelete("orders", "ada")

@@ -104,7 +104,7 @@ def test_nothing_of_a_later_release_is_deleted_and_it_is_said_why(
     assert mentions(said(result), "later release", "version 9 "), said(result)
     with files.open() as remote_log:
         assert {one.state for one in segments_of(remote_log)} == {SegmentState.COPY_SEGMENT_FINISHED}
-        assert (remote_log.segments.log_start_offset(ORDERS_0) or 0) == 0
+        assert (remote_log.context.segments.log_start_offset(ORDERS_0) or 0) == 0
 
 
 @pytest.mark.parametrize("written", FORMATS)

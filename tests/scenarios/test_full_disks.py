@@ -143,7 +143,7 @@ def an_expiry_to_take_back(site: Site) -> list[int]:
     every = site.read()
     site.run("expire")
     with site.files.open() as remote_log:
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 50
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 50
     return every
 
 

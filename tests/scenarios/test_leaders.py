@@ -49,7 +49,7 @@ def values_read(remote_log: RemoteLogManager, start: int = 0) -> list[bytes]:
 
 
 def lineage_of(remote_log: RemoteLogManager) -> list[tuple[int, int]]:
-    kept = remote_log.segments.partition_state(ORDERS_0).lineage
+    kept = remote_log.context.segments.partition_state(ORDERS_0).lineage
     return [(entry.epoch, entry.start_offset) for entry in kept]
 
 
@@ -184,7 +184,7 @@ def test_a_directory_that_turns_out_older_while_it_is_copied_is_not_committed(
     with opened(files, brokers, 0) as remote_log:
         begun = begin(remote_log)
         outcomes = carry_out(remote_log, begun)
-        remote_log.segments.put_lineage(ORDERS_0, [EpochEntry(1, 15)], begun.leases[0])
+        remote_log.context.segments.put_lineage(ORDERS_0, [EpochEntry(1, 15)], begun.leases[0])
         report = remote_log.commit_copy(outcomes)
         assert report.committed == ()
         assert mentions(report.failures[0].message, "orders-0", "older replica")
@@ -195,7 +195,7 @@ def test_a_directory_that_turns_out_older_while_it_is_copied_is_not_committed(
     with opened(files, brokers, 1) as remote_log:
         assert ranges(copy(remote_log).committed) == [(0, 9), (10, 19), (20, 29)]
         assert values_read(remote_log) == brokers.values()
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms + 1
         assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
         assert_clean(remote_log, expected=None)
 
@@ -209,12 +209,12 @@ def test_a_plan_older_than_the_newest_leader_is_left_to_the_next_run(brokers: Br
     brokers.append(4)
     with opened(files, brokers, 1) as remote_log:
         begun = begin(remote_log, "another")
-        remote_log.leases.release_many(begun.leases)
+        remote_log.context.leases.release_many(begun.leases)
         late = remote_log.begin_copy(old, "late")
         assert ranges(task.metadata for task in late.tasks) == [(0, 9)]
         [left] = late.left
         assert "another leader" in left.message
-        remote_log.leases.release_many(late.leases)
+        remote_log.context.leases.release_many(late.leases)
         copy(remote_log)
         assert values_read(remote_log) == brokers.values()
         assert_clean(remote_log, expected=None)
@@ -234,13 +234,13 @@ def test_the_lineage_is_recorded_before_a_trim_lets_the_broker_forget_it(
     with opened(files, brokers, 1) as remote_log:
         assert lineage_of(remote_log) == [(0, 0)]
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
-        holder = remote_log.leases.acquire(ORDERS_0, "somebody", 60_000)
+        holder = remote_log.context.leases.acquire(ORDERS_0, "somebody", 60_000)
         report = remote_log.deletions.enforce_local_retention(plans)
         assert report.trimmed == ()
         assert "somebody works on it" in report.failures[0].message
         with pytest.raises(LeaseHeldError):
-            remote_log.leases.acquire(ORDERS_0, "another", 60_000)
-        remote_log.leases.release(holder)
+            remote_log.context.leases.acquire(ORDERS_0, "another", 60_000)
+        remote_log.context.leases.release(holder)
 
         assert len(remote_log.deletions.enforce_local_retention(plans).trimmed) == 1
         assert lineage_of(remote_log) == [(0, 0), (1, 20)]

@@ -32,7 +32,7 @@ WRITING = [("copy",), ("expire",), ("retain",), ("delete-records", "orders", 0, 
 def site(tmp_path: Path) -> RemoteLogFiles:
     files = a_copied_remote_log(tmp_path / "live", {("orders", 0): 3}, topics={"orders": DELETABLE})
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     return files
 
 
@@ -56,7 +56,7 @@ def generations_of(files: RemoteLogFiles) -> Path:
 
 def renew(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
-        remote_log.guard.renew("a copy run")
+        remote_log.context.guard.renew("a copy run")
 
 
 def put_back(files: RemoteLogFiles, metadata: bytes) -> None:
@@ -216,7 +216,7 @@ def test_a_rebuild_with_the_store_of_another_installation_names_it_and_asks(
     assert "rsm.config.url" in said
     if mark == "whole":
         with site.open() as remote_log:
-            assert remote_log.store.identity.metadata_uuid in said
+            assert remote_log.context.store.identity.metadata_uuid in said
         assert f"{socket.gethostname()}:{database_of(site)} last used it at " in said
     assert_taken_over(site)
 
@@ -294,7 +294,7 @@ def test_no_other_metadata_are_made_of_an_emptied_store_whose_metadata_know_segm
 def test_metadata_that_know_no_segment_take_over_an_empty_store(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     shutil.rmtree(files.store)
 
     assert run_on(files, "metadata", "take-over", "--yes").exit_code == 0
@@ -391,7 +391,7 @@ def test_a_renewal_killed_at_any_step_is_carried_on_by_the_next_run(
 ) -> None:
     with site.open() as remote_log, monkeypatch.context() as killed, pytest.raises(Killed):
         killed.setattr(*STEPS[step], died)
-        remote_log.guard.renew("a copy run")
+        remote_log.context.guard.renew("a copy run")
 
     assert run_on(site, *READ).exit_code == 0
     assert run_on(site, "copy").exit_code == run_on(site, "expire").exit_code == 0
@@ -441,7 +441,7 @@ def at_once(files: RemoteLogFiles, work: Sequence[Callable[[RemoteLogManager], o
 
 def assert_agreed(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
-        known = remote_log.store.generation.read()
+        known = remote_log.context.store.generation.read()
     # A slow process may create an earlier number after a faster one removed it: the highest number holds.
     newest = max(generations_of(files).glob("*.json"))
     stored = StoredGeneration.parse(newest.read_bytes(), str(newest))
@@ -450,10 +450,10 @@ def assert_agreed(files: RemoteLogFiles) -> None:
 
 def test_many_that_renew_and_read_at_once_are_all_right(site: RemoteLogFiles) -> None:
     def renewed(remote_log: RemoteLogManager) -> None:
-        remote_log.guard.renew("a copy run")
+        remote_log.context.guard.renew("a copy run")
 
     def read(remote_log: RemoteLogManager) -> None:
-        remote_log.guard.ensure_readable()
+        remote_log.context.guard.ensure_readable()
 
     at_once(site, [renewed] * 4 + [read] * 4, 8)
 
@@ -465,6 +465,6 @@ def test_many_that_begin_a_store_at_once_agree_on_one_generation(tmp_path: Path)
     with files.open():
         pass
 
-    at_once(files, [lambda remote_log: remote_log.bind_store()] * 6, 1)
+    at_once(files, [lambda remote_log: remote_log.context.bind_store()] * 6, 1)
 
     assert_agreed(files)

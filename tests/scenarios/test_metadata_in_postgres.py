@@ -62,7 +62,7 @@ def site(tmp_path: Path) -> RemoteLogFiles:
     """A remote log with its metadata in SQLite, bound to its store."""
     files = a_copied_remote_log(tmp_path / "live", {("orders", 0): 3}, topics={"orders": DELETABLE})
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     return files
 
 
@@ -257,8 +257,8 @@ def test_a_process_that_still_has_the_old_metadata_open_writes_nothing_there(sit
 
 def test_nothing_moves_while_somebody_works(site: RemoteLogFiles, url: str) -> None:
     with site.open() as remote_log:
-        [partition] = remote_log.segments.list_partitions()
-        remote_log.leases.acquire(partition, "a copy run", 60_000)
+        [partition] = remote_log.context.segments.list_partitions()
+        remote_log.context.leases.acquire(partition, "a copy run", 60_000)
 
         refused = run_on(site, "metadata", "move", url)
 

@@ -96,7 +96,7 @@ def test_many_partitions_each_copies_in_its_own_order_and_none_waits_for_another
             partition = partition_of("orders", number)
             finished = [each for each in segments_of(remote_log, partition) if each.state.name.endswith("FINISHED")]
             assert [each.event_timestamp for each in finished] == sorted(each.event_timestamp for each in finished)
-        files.clock.now += 2 * remote_log.settings.remote_log_orphan_grace_ms
+        files.clock.now += 2 * remote_log.context.settings.remote_log_orphan_grace_ms
         remote_log.deletions.delete_marked("clean up")
         assert_clean(remote_log, the_record)
 

@@ -38,7 +38,7 @@ def site(tmp_path: Path) -> RemoteLogFiles:
 def forgotten(files: RemoteLogFiles) -> Iterator[None]:
     """Restore, at the end of the block, the metadata of its beginning."""
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     backup = database_of(files).read_bytes()
     yield
     put_back(files, backup)
@@ -72,7 +72,7 @@ class Kept:
     @classmethod
     def of(cls, files: RemoteLogFiles) -> Kept:
         with files.open(outdated=True) as remote_log:
-            states = remote_log.segments.partition_states()
+            states = remote_log.context.segments.partition_states()
         logs = [*files.log_directory.rglob("*.log"), *files.objects()]
         return cls(frozenset(str(path) for path in logs), states)
 
@@ -173,14 +173,14 @@ def test_outdated_metadata_accept_no_decision_but_a_stop(site: RemoteLogFiles) -
     assert mentions(result.err, "deletions are stopped", "other metadata")
     refused(site, "topics", "allow-deletion", "orders")
     with site.open(outdated=True) as remote_log:
-        assert remote_log.safety.stopped() is not None
+        assert remote_log.context.safety.stopped() is not None
 
 
 def test_a_process_killed_before_it_confirmed_the_generation_blocks_nobody(
     site: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with site.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     with monkeypatch.context() as killed:
         killed.setattr(SqlGeneration, "confirm", died)
         with pytest.raises(Killed):
@@ -280,7 +280,7 @@ def test_a_stop_despite_wrong_settings_is_recorded_in_the_store_later(
 
 def test_rebuilt_metadata_have_every_decision(site: RemoteLogFiles) -> None:
     with site.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     forbid(site)
     for path in (site.root / "state").glob("remote_log_metadata.db*"):
         path.unlink()
@@ -351,7 +351,7 @@ def test_the_audit_reports_a_decision_that_the_metadata_lack(site: RemoteLogFile
 
 def test_an_audit_of_a_store_without_its_mark_is_not_clean(site: RemoteLogFiles) -> None:
     with site.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     (site.store / "store.json").unlink()
 
     audited = run_on(site, "audit")

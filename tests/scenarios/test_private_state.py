@@ -74,7 +74,8 @@ def test_metadata_are_private_with_the_files_that_sqlite_puts_beside_them(tmp_pa
     files = a_remote_log(tmp_path, rlmm_config_url=f"sqlite:///{tmp_path}/elsewhere/new/metadata.db")
 
     with files.open() as remote_log:
-        remote_log.leases.acquire(next(iter(remote_log.source.partitions())).topic_id_partition, "me", 1000)  # type: ignore[union-attr]
+        partition = next(iter(remote_log.context.source.partitions())).topic_id_partition  # type: ignore[union-attr]
+        remote_log.context.leases.acquire(partition, "me", 1000)
         beside = {path.name: rights(path) for path in (tmp_path / "elsewhere" / "new").iterdir()}
 
     assert {"metadata.db", "metadata.db-wal", "metadata.db-shm"} <= set(beside)

@@ -206,7 +206,7 @@ class PartitionLives(RuleBasedStateMachine):
         with self.brokers.log(number) as log:
             epochs, end = log.leader_epochs, log.log_end_offset
         with unsynced(), self.open(number) as remote_log:
-            known = remote_log.segments.partition_state(self.partition).lineage
+            known = remote_log.context.segments.partition_state(self.partition).lineage
             plan = remote_log.plan_copy()
             agrees = self.brokers.logs[number] == self.brokers.written_by[:end]
             assert bool(plan.unreadable) == (contradiction(known, epochs, end) is not None)
@@ -234,7 +234,7 @@ class PartitionLives(RuleBasedStateMachine):
         if found is None:
             return False
         start, end = int(found[1]), int(found[2]) + 1
-        sent = remote_log.segments.list_deleted_segments(self.partition, start, end - 1)
+        sent = remote_log.context.segments.list_deleted_segments(self.partition, start, end - 1)
         compared = [
             (segment, range(max(start, segment.start_offset), min(end, segment.end_offset + 1)))
             for segment in (*sent, *_segments(remote_log, self.partition))
@@ -284,19 +284,19 @@ class PartitionLives(RuleBasedStateMachine):
                 return
             _, left = remote_log.deletions.mark_expired([plan], "delete records")
             assert not left, left
-            assert remote_log.segments.log_start_offset(self.partition) == before
+            assert remote_log.context.segments.log_start_offset(self.partition) == before
 
     @rule(dry_run=st.booleans())
     def undelete(self, dry_run: bool) -> None:
         """Undelete marked segments that still exist, without a gap up to the global log start."""
         with unsynced(), self.open() as remote_log:
-            before = remote_log.segments.log_start_offset(self.partition)
+            before = remote_log.context.segments.log_start_offset(self.partition)
             with suppress(ConfigurationError):
                 done, left = remote_log.deletions.undelete(
                     "orders", "ada", topic_id=self.brokers.topic_id, dry_run=dry_run
                 )
                 assert all("cannot be brought back" in finding.message for finding in left), left
-                after = remote_log.segments.log_start_offset(self.partition)
+                after = remote_log.context.segments.log_start_offset(self.partition)
                 assert after == (before if dry_run or not done else done[0].log_start_offset)
             self.let_leases_end(remote_log)
 
@@ -313,7 +313,7 @@ class PartitionLives(RuleBasedStateMachine):
     def delete_the_remote_log_of_an_old_life(self, data: st.DataObject) -> None:
         old = data.draw(st.sampled_from(self.lives))
         with unsynced(), self.open() as remote_log:
-            known = [each.topic for each in remote_log.segments.partition_states() if each == old]
+            known = [each.topic for each in remote_log.context.segments.partition_states() if each == old]
             if not known:
                 return
             assert known == ["orders"]
@@ -402,7 +402,7 @@ class PartitionLives(RuleBasedStateMachine):
             self.allow_deletions(remote_log)
             assert self.visible(remote_log).isdisjoint(marked)
             for old in self.marked:
-                assert remote_log.segments.partition_state(old).delete_state is not None
+                assert remote_log.context.segments.partition_state(old).delete_state is not None
         # The rebuild found copies that a dead run never committed, perhaps with a gap before them: fill it.
         self.copy(None)
 
@@ -410,14 +410,14 @@ class PartitionLives(RuleBasedStateMachine):
     def stop_and_lift(self, data: st.DataObject) -> None:
         """Delete nothing while deletions are stopped, whatever is due; then lift the stop."""
         with self.limits(local=0, total=SEGMENT_BYTES), unsynced(), self.open() as remote_log:
-            remote_log.bind_store()
-            remote_log.safety.stop("look first", "somebody")
+            remote_log.context.bind_store()
+            remote_log.context.safety.stop("look first", "somebody")
             before = self.all_files()
             for action in data.draw(st.permutations([self.try_expire, self.try_deletion, self.try_trim])):
                 with suppress(TieredStorageError):
                     action(remote_log)
             assert self.all_files() == before
-            remote_log.safety.lift("somebody")
+            remote_log.context.safety.lift("somebody")
 
     def try_expire(self, remote_log: RemoteLogManager) -> None:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, self.files.clock.now)
@@ -453,16 +453,16 @@ class PartitionLives(RuleBasedStateMachine):
 
     def segments(self, remote_log: RemoteLogManager) -> Iterator[RemoteLogSegmentMetadata]:
         for partition in (self.partition, *self.lives):
-            yield from remote_log.segments.list_remote_log_segments(partition)
+            yield from remote_log.context.segments.list_remote_log_segments(partition)
 
     def allow_deletions(self, remote_log: RemoteLogManager) -> None:
         """Decide again what the settings file has, because a decision in the metadata overrides it."""
         properties = {name: str(value) for name, value in self.files.properties["topics"]["orders"].items()}
-        for topic in remote_log.topics.list():
+        for topic in remote_log.context.topics.list():
             kept = {
                 name: value for name, value in properties.items() if name.endswith(("retention.bytes", "retention.ms"))
             }
-            remote_log.topics.put(
+            remote_log.context.topics.put(
                 replace(topic, local_deletion_allowed=True, remote_deletion_allowed=True, properties=kept)
             )
 
@@ -471,7 +471,7 @@ class PartitionLives(RuleBasedStateMachine):
         self.files.clock.now += self.files.settings().remote_log_orphan_grace_ms + 1
 
     def let_leases_end(self, remote_log: RemoteLogManager) -> None:
-        self.files.clock.now += remote_log.settings.lease_duration_ms + 1
+        self.files.clock.now += remote_log.context.settings.lease_duration_ms + 1
 
     # ------------------------------------------------------------------------------------------ what always holds
 
@@ -479,7 +479,7 @@ class PartitionLives(RuleBasedStateMachine):
     def read(self) -> None:
         """Read from the global log start: exactly what the leader has."""
         with self.open() as remote_log:
-            global_log_start = remote_log.segments.log_start_offset(self.partition)
+            global_log_start = remote_log.context.segments.log_start_offset(self.partition)
             reader = plain_reader(remote_log).open(self.partition)
             assert reader.log_end_offset == max(self.brokers.end, global_log_start or 0)
             if global_log_start is not None:
@@ -497,7 +497,7 @@ class PartitionLives(RuleBasedStateMachine):
                 self.pass_time()
                 self.delete_marked(remote_log)
             for old in self.marked:
-                assert remote_log.segments.partition_state(old).delete_state is PartitionDeleteState.FINISHED
+                assert remote_log.context.segments.partition_state(old).delete_state is PartitionDeleteState.FINISHED
                 files = [path for path in (self.files.store / partition_folder(old)).rglob("*") if path.is_file()]
                 assert [path.parent.name for path in files] == ["state"]
             self.audit(remote_log, deep=True)
@@ -505,7 +505,7 @@ class PartitionLives(RuleBasedStateMachine):
                 self.expire_with(remote_log, deletes=True)
                 self.audit(remote_log, deep=True)
                 assert not self.doubled
-            lineage = remote_log.segments.partition_state(self.partition).lineage
+            lineage = remote_log.context.segments.partition_state(self.partition).lineage
             assert list(lineage) == sorted(lineage, key=lambda entry: (entry.epoch, entry.start_offset))
             assert self.leader_was_seen is False or _leads(lineage, self.brokers.written_by)
 
@@ -526,7 +526,7 @@ class PartitionLives(RuleBasedStateMachine):
         assert not worse, [each.message for each in worse]
         twice = {each.segment_id for each in anomalies if each.partition == self.partition}
         assert {each.partition for each in anomalies} <= {self.partition, *self.lives}
-        later = self.files.clock.now + remote_log.settings.remote_log_orphan_grace_ms + 1
+        later = self.files.clock.now + remote_log.context.settings.remote_log_orphan_grace_ms + 1
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, later)
         ending = {each.segment_id.id for plan in plans for each in (*plan.superseded, *plan.segments)}
         assert twice <= ending
@@ -566,7 +566,7 @@ def _epochs_of(segment: RemoteLogSegmentMetadata, offsets: range) -> list[int]:
 
 
 def _segments(remote_log: RemoteLogManager, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
-    return list(remote_log.segments.list_remote_log_segments(partition))
+    return list(remote_log.context.segments.list_remote_log_segments(partition))
 
 
 def _leads(lineage: tuple[EpochEntry, ...], written_by: list[int]) -> bool:

@@ -61,7 +61,7 @@ def a_site(root: Path, local_start: int = 20, **properties: Any) -> Iterator[tup
     files = a_copied_remote_log(root, **properties)
     with files.open() as remote_log:
         trim(remote_log, local_start)
-        staged = StagedStorage(remote_log.storage)
+        staged = StagedStorage(remote_log.context.storage)
         yield remote_log, staged
         staged.close()
         staged.fail_with = None
@@ -96,7 +96,7 @@ def a_reader(remote_log: RemoteLogManager, staged: StagedStorage, time: FakeTime
     """Open a reader of what is staged; pauses are 0.1 s, 0.2 s, 0.4 s … of a time that may be a test's own."""
     pause = wait_exponential(multiplier=0.1, max=5)
     timing = ReadTiming(pause=pause) if time is None else ReadTiming(time.now, time.sleep, pause)
-    return RemoteLogReader(replace(remote_log, storage=staged), timing)
+    return RemoteLogReader(replace(remote_log.context, storage=staged), timing)
 
 
 def delete_remote(remote_log: RemoteLogManager, log_start: int) -> None:
@@ -105,7 +105,7 @@ def delete_remote(remote_log: RemoteLogManager, log_start: int) -> None:
     for segment in segments_of(remote_log):
         if segment.end_offset < log_start:
             step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
-            remote_log.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "expire"))
+            remote_log.context.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "expire"))
     remote_log.deletions.delete_marked("expire")
 
 
@@ -337,7 +337,7 @@ async def until(reader: RemoteLogReader, *, running: int, pending: int) -> None:
 def limited(remote_log: RemoteLogManager, bytes_per_second: int) -> Settings:
     """Return the settings with a limit that they do not allow, so small that this remote log shows it."""
     rate = {"remote_log_manager_fetch_max_bytes_per_second": bytes_per_second}
-    return remote_log.settings.model_copy(update={**rate, "remote_log_manager_fetch_quota_window_num": 1})
+    return remote_log.context.settings.model_copy(update={**rate, "remote_log_manager_fetch_quota_window_num": 1})
 
 
 def test_all_who_read_by_one_reader_keep_one_limit_together(tmp_path: Path) -> None:
@@ -352,7 +352,11 @@ def test_all_who_read_by_one_reader_keep_one_limit_together(tmp_path: Path) -> N
 
         async def read_all() -> None:
             settings = limited(remote_log, rate)
-            with RemoteLogReader(replace(remote_log, settings=settings), timing, remote_only=True) as reader:
+            with RemoteLogReader(
+                replace(remote_log.context, settings=settings),
+                timing,
+                remote_only=True,
+            ) as reader:
                 alls = await asyncio.gather(*(every_record(reader, each) for each in [*every, *every]))
                 assert alls == [records(0, 30)] * 8
 
@@ -366,8 +370,10 @@ def test_all_who_read_by_one_reader_keep_one_limit_together(tmp_path: Path) -> N
 def test_a_read_that_the_limit_makes_wait_too_long_is_refused(tmp_path: Path) -> None:
     time = FakeTime()
     with a_site(tmp_path, 30) as (remote_log, staged):
-        slow = replace(remote_log, storage=staged, settings=limited(remote_log, 10))
-        reader = RemoteLogReader(slow, ReadTiming(time.now, time.sleep))
+        slow = replace(
+            remote_log, context=replace(remote_log.context, storage=staged, settings=limited(remote_log, 10))
+        )
+        reader = RemoteLogReader(slow.context, ReadTiming(time.now, time.sleep))
         with BlockingLogReader(reader) as reading:
             next(reading.batches(ORDERS_0, 0))
             with pytest.raises(ReadQuotaExceededError, match=r"fetch\.max\.bytes\.per\.second"):

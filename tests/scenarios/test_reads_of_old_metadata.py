@@ -117,7 +117,7 @@ def test_metadata_from_before_the_first_copy_have_ways_out(before_the_first_copy
 def site(tmp_path: Path) -> RemoteLogFiles:
     files = a_copied_remote_log(tmp_path / "live", {("orders", 0): 3}, topics={"orders": DELETABLE})
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     return files
 
 
@@ -136,7 +136,7 @@ def test_a_renewal_that_was_killed_stops_no_read_and_is_published_by_none(
 ) -> None:
     with site.open() as remote_log, monkeypatch.context() as killed, pytest.raises(Killed):
         killed.setattr(*step, died)
-        remote_log.guard.renew("a copy run")
+        remote_log.context.guard.renew("a copy run")
     before = {path: path.read_bytes() for path in site.store.rglob("*") if path.is_file()}
 
     assert run_on(site, *command).exit_code == 0
@@ -153,8 +153,8 @@ def test_a_run_that_renews_between_two_looks_stops_no_read(
         monkeypatch.setattr(StoreGenerations, "newest", newest)
         found = newest(self)
         with site.open() as other:
-            other.guard.renew("a copy run")
-            other.guard.renew("an expiry")
+            other.context.guard.renew("a copy run")
+            other.context.guard.renew("an expiry")
         return found
 
     monkeypatch.setattr(StoreGenerations, "newest", and_renewed)
@@ -213,7 +213,7 @@ def test_an_open_remote_log_checks_again_whether_its_metadata_are_outdated(
     site: RemoteLogFiles, tmp_path: Path
 ) -> None:
     def looks(remote_log: RemoteLogManager) -> None:
-        remote_log.guard.ensure_readable()
+        remote_log.context.guard.ensure_readable()
 
     with site.open() as remote_log:
         looks(remote_log)

@@ -74,13 +74,13 @@ def test_lost_metadata_are_rebuilt_from_the_store_with_the_same_answers(files: R
     with files.open() as remote_log:
         assert_clean(remote_log)
         with pytest.raises(LeaseLostError):
-            remote_log.segments.advance_log_start_offset(ORDERS_0, 10, zombie)
+            remote_log.context.segments.advance_log_start_offset(ORDERS_0, 10, zombie)
     assert run_on(files, "expire", "--json").exit_code == 0
     assert len(files.objects(".log")) == 6
 
     files.properties["rlmm.config.url"] = f"sqlite:///{kept}"
     with files.open(outdated=True) as remote_log, pytest.raises(StoreMismatchError):
-        remote_log.bind_store()
+        remote_log.context.bind_store()
 
 
 def test_copying_continues_after_metadata_were_rebuilt(files: RemoteLogFiles) -> None:
@@ -196,7 +196,7 @@ def test_a_lost_partition_manifest_is_reported_and_written_again_and_deletions_o
         path.unlink()
     assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     with files.open() as remote_log:
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 15
 
 
 def test_a_rebuild_reports_what_a_broken_manifest_lost_and_keeps_every_segment(files: RemoteLogFiles) -> None:
@@ -293,5 +293,5 @@ def _forget(files: RemoteLogFiles, segment_id: str) -> None:
     with files.open() as remote_log:
         [segment] = [each for each in segments_of(remote_log) if each.segment_id.id == segment_id]
         lease = held_by(remote_log, "somebody")
-        remote_log.segments.update_remote_log_segment_metadata(a_step(segment, DELETING), lease)
-        remote_log.leases.release(lease)
+        remote_log.context.segments.update_remote_log_segment_metadata(a_step(segment, DELETING), lease)
+        remote_log.context.leases.release(lease)

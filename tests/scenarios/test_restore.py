@@ -203,7 +203,7 @@ def test_a_topic_can_be_restored_under_another_name(files: RemoteLogFiles, targe
 def test_the_global_log_start_is_restored(files: RemoteLogFiles, target: Path) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 13, lease)
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 13, lease)
     assert restore(files, target).rows[0]["start_offset"] == 13
     assert [segment.base_offset for segment in list_segments(target / "orders-0")] == [10, 20, 30]
     with LogDirectoryWriter.open(target, LOG_CONFIG, clock=lambda: NOW) as writer:
@@ -213,7 +213,7 @@ def test_the_global_log_start_is_restored(files: RemoteLogFiles, target: Path) -
 def test_a_fully_expired_partition_continues_at_its_end(files: RemoteLogFiles, target: Path) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 30, lease)
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 30, lease)
     assert restore(files, target).exit_code == 0
     with log_in(target) as log:
         assert (log.log_start_offset, log.log_end_offset) == (30, 30)
@@ -479,7 +479,7 @@ def test_records_that_may_be_aborted_in_a_gap_are_not_restored(files: RemoteLogF
         copy(remote_log)
         [segment] = [each for each in segments_of(remote_log) if each.start_offset == 39]
         step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
-        remote_log.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
+        remote_log.context.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
     result = restore(files, target, "--allow-gaps")
     assert mentions(result.document["message"], "offset 36 ", "aborted")
     assert "missing before offset 40" in result.document["message"]
@@ -529,9 +529,9 @@ def test_damage_in_the_store_leaves_no_partition(
 
 def test_a_gap_is_refused_unless_it_is_allowed(files: RemoteLogFiles, target: Path) -> None:
     with files.open() as remote_log:
-        segment = list(remote_log.segments.list_remote_log_segments(ORDERS_0))[1]
+        segment = list(remote_log.context.segments.list_remote_log_segments(ORDERS_0))[1]
         step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
-        remote_log.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
+        remote_log.context.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
     planned = restore(files, target, "--dry-run")
     assert planned.exit_code == 1
     assert planned.document["gaps"] == [{"partition": "orders-0", "message": "offsets 10 to 19 are missing"}]

@@ -126,7 +126,7 @@ def test_the_times_of_files_never_count(tmp_path: Path, moment: int) -> None:
         with files.open() as remote_log:
             expire(remote_log, now_when_old(2, past=False))
             retain(remote_log, now_when_old(2, past=False))
-            assert remote_log.segments.log_start_offset(ORDERS_0) == 10
+            assert remote_log.context.segments.log_start_offset(ORDERS_0) == 10
             assert files.local_starts() == [10, 20, 30]
             assert_clean(remote_log)
 
@@ -136,11 +136,11 @@ def test_unfinished_copies_never_count_towards_size(tmp_path: Path) -> None:
     files.append(4)
     with files.open() as remote_log:
         carry_out(remote_log, begin(remote_log, "a run that dies"))
-        files.clock.now += remote_log.settings.lease_duration_ms + 1
+        files.clock.now += remote_log.context.settings.lease_duration_ms + 1
         assert expire(remote_log, files.clock.now).deleted == ()
         assert len(segments_of(remote_log)) == 5
 
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms
+        files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms
         assert len(expire(remote_log, files.clock.now).deleted) == 2
         assert_clean(remote_log)
 

@@ -69,7 +69,7 @@ def test_a_decision_on_another_incarnation_ends_the_settings_files_rights(tmp_pa
     assert run_on(files, "topics", "resume", "orders").exit_code == 0
 
     with files.open() as remote_log:
-        rights = {one.topic_id: one.remote_deletion_allowed for one in remote_log.topics.list()}
+        rights = {one.topic_id: one.remote_deletion_allowed for one in remote_log.context.topics.list()}
 
     assert rights.pop(ORDERS_0.topic_id)
     assert list(rights.values()) == [False]
@@ -82,4 +82,4 @@ def test_two_undecided_incarnations_have_the_same_rights(tmp_path: Path) -> None
     assert run_on(files, "topics", "pause", "orders").exit_code == 0
 
     with files.open() as remote_log:
-        assert [one.remote_deletion_allowed for one in remote_log.topics.list()] == [True, True]
+        assert [one.remote_deletion_allowed for one in remote_log.context.topics.list()] == [True, True]

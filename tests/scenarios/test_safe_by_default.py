@@ -52,7 +52,7 @@ def a_site(root: Path) -> RemoteLogFiles:
 def a_site_without_copies(root: Path) -> RemoteLogFiles:
     files = a_remote_log(root, PARTITIONS, topics=TOPICS)
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     return files
 
 
@@ -129,7 +129,7 @@ def empty_metadata(files: RemoteLogFiles) -> None:
 def metadata_of_another(files: RemoteLogFiles) -> None:
     other = a_copied_remote_log(files.root / "other", PARTITIONS)
     with unsynced(), other.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     shutil.rmtree(other.store)
     replace_database(files, database(other).read_bytes())
     identity = files.store / "store.json"
@@ -172,7 +172,7 @@ def foreign_objects_seen_by_a_narrowed_audit(files: RemoteLogFiles) -> None:
 
 def lay_foreign_objects(files: RemoteLogFiles, count: int = 40) -> list[Path]:
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     folder = next(path.parent for path in files.objects(".log") if "former" in str(path))
     return [an_old_file(folder / f"foreign{number}") for number in range(count)]
 
@@ -285,7 +285,7 @@ def test_expire_ends_nothing_of_a_topic_that_cannot_be_tiered(
 
     assert Kept.of(files) == before
     with files.open() as remote_log:
-        assert not remote_log.segments.log_start_offset(ORDERS_0)
+        assert not remote_log.context.segments.log_start_offset(ORDERS_0)
     assert result.exit_code == 1
     assert words in said(result)
 
@@ -301,7 +301,7 @@ def test_nothing_expires_if_the_store_has_only_its_mark(tmp_path: Path, command:
 
     assert (result.exit_code, Kept.of(files)) == (1, before)
     with files.open() as remote_log:
-        assert {state.log_start_offset for state in remote_log.segments.partition_states().values()} == {0}
+        assert {state.log_start_offset for state in remote_log.context.segments.partition_states().values()} == {0}
     assert "orders-0" in result.err
     assert command == "retain" or "tiered-storage audit" in result.err
 
@@ -315,7 +315,7 @@ def test_a_lost_object_stops_expiry_until_a_person_gives_it_up(tmp_path: Path) -
     assert run_on(files, *COMMANDS["delete-records"], "--give-up").exit_code == 0
 
     with files.open() as remote_log:
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 20
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 20
 
 
 def test_nothing_local_is_deleted_unless_the_store_lists_its_copies(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_nothing_of_a_store_of_foreign_objects_is_cleaned_up(
         assert run_on(files, command, *asked_for).exit_code == 0
     assert files.local_starts() == [30]
     with files.open() as remote_log:
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 20
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 20
         assert_clean(remote_log)
 
 

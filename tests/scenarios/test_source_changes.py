@@ -65,7 +65,7 @@ def test_a_missing_or_corrupt_local_index_or_snapshot_is_rebuilt_from_the_log_an
         assert ranges(report.committed) == [(0, 9), (10, 19), (20, 29)]
         assert [finding.partition for finding in findings] == ["orders-0"]
         assert path.name in findings[0].message
-        assert remote_log.storage.fetch_index(report.committed[0], kind) == sound
+        assert remote_log.context.storage.fetch_index(report.committed[0], kind) == sound
         assert_clean(remote_log)
 
 

@@ -61,7 +61,7 @@ def delete_topic(files: RemoteLogFiles, *arguments: object) -> CommandResult:
 
 def state_of(files: RemoteLogFiles, partition: TopicIdPartition = ORDERS_0) -> PartitionDeleteState | None:
     with files.open() as remote_log:
-        return remote_log.segments.partition_state(partition).delete_state
+        return remote_log.context.segments.partition_state(partition).delete_state
 
 
 @pytest.fixture
@@ -128,23 +128,23 @@ def test_a_copy_that_is_under_way_when_its_topic_is_marked(tmp_path: Path) -> No
     files.append(4)
     with files.open() as remote_log:
         begun = begin(remote_log, "a copy")
-        remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_storage_enable=False))
+        remote_log.context.topics.put(replace(remote_log.context.decided_topic(ORDERS_0), remote_storage_enable=False))
         plan = remote_log.deletions.plan_topic_deletion("orders")
         marked, [left] = remote_log.deletions.mark_topic_deleted(plan, "delete-topic")
         assert marked == ()
         assert isinstance(left, HeldFinding)
         assert "a copy" in left.message
 
-        files.clock.now += remote_log.settings.lease_duration_ms + 1
+        files.clock.now += remote_log.context.settings.lease_duration_ms + 1
         assert remote_log.deletions.mark_topic_deleted(plan, "delete-topic") == ((ORDERS_0,), ())
         late = remote_log.commit_copy(carry_out(remote_log, begun))
         assert late.committed == (), "the copy's lease is gone"
         assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
-        assert remote_log.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.STARTED
+        assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.STARTED
 
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms
+        files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms
         assert len(remote_log.deletions.delete_marked("expire").deleted) == 2
-        assert remote_log.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.FINISHED
+        assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.FINISHED
         assert files.objects() == []
         assert_clean(remote_log)
 
@@ -153,16 +153,16 @@ def test_a_copy_that_is_under_way_when_its_topic_is_marked(tmp_path: Path) -> No
 def test_a_deletion_that_is_interrupted_continues_later(files: RemoteLogFiles, interrupted: str) -> None:
     delete_topic(files, "--topic-id", ORDERS_0.topic_id)
     with files.open() as remote_log:
-        decided = remote_log.decided_topic(ORDERS_0)
+        decided = remote_log.context.decided_topic(ORDERS_0)
         if interrupted == "by a stop":
-            remote_log.safety.stop("wait", "ada")
+            remote_log.context.safety.stop("wait", "ada")
         else:
-            remote_log.topics.put(replace(decided, remote_deletion_allowed=False))
+            remote_log.context.topics.put(replace(decided, remote_deletion_allowed=False))
     run_on(files, "expire")
     assert len(files.objects(".log")) == 5
     with files.open() as remote_log:
-        remote_log.safety.lift("ada")
-        remote_log.topics.put(replace(decided, remote_deletion_allowed=True))
+        remote_log.context.safety.lift("ada")
+        remote_log.context.topics.put(replace(decided, remote_deletion_allowed=True))
 
     assert run_on(files, "expire", "--json").document["deleted"] == 3
     assert state_of(files) is PartitionDeleteState.FINISHED

@@ -73,7 +73,7 @@ def put_at(clock: Clock) -> Callable[..., WrittenObject]:
 
 def stamped(remote_log: RemoteLogManager, clock: Clock | None = None) -> RemoteLogManager:
     """Let a store in a local directory have the clock of `remote_log`, or another one; return the same."""
-    storage: Any = remote_log.storage
+    storage: Any = remote_log.context.storage
     if isinstance(storage, ObjectRemoteStorageManager) and isinstance(storage._client, LocalDirectory):
-        storage._client = StampedDirectory(storage._client._root, clock or remote_log.clock)
+        storage._client = StampedDirectory(storage._client._root, clock or remote_log.context.clock)
     return remote_log

@@ -55,9 +55,9 @@ def remote_end(site: LiveSite, topic: str, partition: int = 0) -> int:
     with site.open() as remote_log:
         return max(
             segment.end_offset + 1
-            for found in remote_log.segments.list_partitions()
+            for found in remote_log.context.segments.list_partitions()
             if (found.topic, found.partition) == (topic, partition)
-            for segment in remote_log.segments.list_remote_log_segments(found)
+            for segment in remote_log.context.segments.list_remote_log_segments(found)
             if segment.state is SegmentState.COPY_SEGMENT_FINISHED
         )
 

@@ -109,7 +109,7 @@ class LiveSite:
     def partitions(self) -> list[TopicIdPartition]:
         """Every partition that was ever copied, of each incarnation of a topic."""
         with self.open() as remote_log:
-            return sorted(remote_log.segments.list_partitions())
+            return sorted(remote_log.context.segments.list_partitions())
 
     def log_starts(self, topic: str, partitions: int = 3) -> dict[int, int]:
         """Return where the brokers' logs of a topic begin, of the partitions that have a leader."""
@@ -121,7 +121,10 @@ class LiveSite:
     def remote_ends(self) -> dict[int, int]:
         """Return the offset (exclusive) at which the remote log of each partition ends."""
         with self.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
-            return {each.partition: reader.snapshot(each).remote_end for each in remote_log.segments.list_partitions()}
+            return {
+                each.partition: reader.snapshot(each).remote_end
+                for each in remote_log.context.segments.list_partitions()
+            }
 
     def ensure_exactly_once(self, ledger: Ledger, topic: str, topic_id: str | None = None) -> RecordCounts:
         """Audit everything deeply; see that each acknowledged record of `topic` is in the tiers once, some remote.
@@ -133,7 +136,7 @@ class LiveSite:
         with self.open() as remote_log:
             chosen = [
                 each
-                for each in remote_log.segments.list_partitions()
+                for each in remote_log.context.segments.list_partitions()
                 if each.topic == topic and topic_id in {None, each.topic_id}
             ]
             remote = read_remote(remote_log, chosen)
@@ -296,8 +299,8 @@ def wait_for(condition: Callable[[], bool], why: Callable[[], str], seconds: flo
 def _has_begun(remote_log: RemoteLogManager) -> bool:
     return any(
         segment.state is SegmentState.COPY_SEGMENT_STARTED
-        for partition in remote_log.segments.list_partitions()
-        for segment in remote_log.segments.list_remote_log_segments(partition)
+        for partition in remote_log.context.segments.list_partitions()
+        for segment in remote_log.context.segments.list_remote_log_segments(partition)
     )
 
 

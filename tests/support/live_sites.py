@@ -80,8 +80,8 @@ class LiveSite:
 
 
 def finished(remote_log: RemoteLogManager, partition: int = 0) -> list[RemoteLogSegmentMetadata]:
-    [found] = [one for one in remote_log.segments.list_partitions() if one.partition == partition]
-    segments = remote_log.segments.list_remote_log_segments(found)
+    [found] = [one for one in remote_log.context.segments.list_partitions() if one.partition == partition]
+    segments = remote_log.context.segments.list_remote_log_segments(found)
     return [segment for segment in segments if segment.state is SegmentState.COPY_SEGMENT_FINISHED]
 
 
@@ -94,7 +94,7 @@ def ensure_as_stored(
     earlier brokers have the same times, and the offsets of records, where those of 4.3 have the ends of their batches.
     """
     with site.open() as remote_log:
-        storage = remote_log.storage
+        storage = remote_log.context.storage
         assert isinstance(storage, ListableStorage)
         segments = finished(remote_log, partition)
         remote = {each.start_offset: (each, storage.fetch_bundle(each)) for each in segments}
@@ -125,7 +125,7 @@ def _times(time_index: bytes) -> list[int]:
 
 def read(site: LiveSite, isolation: Isolation, start: int = 0) -> list[Record]:
     with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
-        [partition] = [one for one in remote_log.segments.list_partitions() if one.partition == 0]
+        [partition] = [one for one in remote_log.context.segments.list_partitions() if one.partition == 0]
         return list(reader.records(partition, start, isolation=isolation))
 
 

@@ -63,7 +63,7 @@ def below(content: bytes, end_offset: int, source: str, source_position: int) ->
 
 def plain_reader(remote_log: RemoteLogManager) -> PlainReader:
     """Return the oracle over the parts of `remote_log`."""
-    return PlainReader(remote_log.source, remote_log.segments, remote_log.storage)
+    return PlainReader(remote_log.context.source, remote_log.context.segments, remote_log.context.storage)
 
 
 class PlainReader:

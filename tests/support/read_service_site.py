@@ -111,7 +111,7 @@ class ReadServiceSite:
         from support.remote_logs import partition_of
 
         with self.files.open() as log:
-            return list(log.segments.list_remote_log_segments(partition_of(topic)))
+            return list(log.context.segments.list_remote_log_segments(partition_of(topic)))
 
     def changed(self, change: Callable[[RemoteLogManager], None]) -> None:
         """Change the remote log without the service."""

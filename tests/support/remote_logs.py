@@ -262,7 +262,7 @@ def carry_out(remote_log: RemoteLogManager, begun: BegunCopy, folder: str = "run
     with unsynced():
         job = remote_log.write_copy_job(folder, begun)
         for number in range(job.groups):
-            job.run_group(number, remote_log.storage, SIZES, remote_log.clock)
+            job.run_group(number, remote_log.context.storage, SIZES, remote_log.context.clock)
     return list(job.outcomes())
 
 
@@ -273,14 +273,14 @@ def copy(remote_log: RemoteLogManager, owner: str = "copy", **selection: Any) ->
 
 def local_log(remote_log: RemoteLogManager, partition: TopicIdPartition = ORDERS_0) -> PartitionLog:
     """Return the partition's local log, which must be there."""
-    log = remote_log.source.partition(partition)
+    log = remote_log.context.source.partition(partition)
     assert log is not None
     return log
 
 
 def segments_of(remote_log: RemoteLogManager, partition: TopicIdPartition = ORDERS_0) -> list[RemoteLogSegmentMetadata]:
     """Return the partition's remote segments in every state but the deleted ones."""
-    return list(remote_log.segments.list_remote_log_segments(partition))
+    return list(remote_log.context.segments.list_remote_log_segments(partition))
 
 
 def ranges(segments: Iterable[RemoteLogSegmentMetadata]) -> list[tuple[int, int]]:
@@ -308,8 +308,8 @@ def assert_clean(remote_log: RemoteLogManager, expected: Callable[[int], Record]
     """
     audited = remote_log.checks.audit(deep=True)
     assert audited.anomalies == (), audited.anomalies
-    local = [log.topic_id_partition for log in remote_log.source.partitions() if isinstance(log, PartitionLog)]
-    for partition in {*local, *remote_log.segments.list_partitions()}:
+    local = [log.topic_id_partition for log in remote_log.context.source.partitions() if isinstance(log, PartitionLog)]
+    for partition in {*local, *remote_log.context.segments.list_partitions()}:
         reader = plain_reader(remote_log).open(partition)
         found = list(reader.records(reader.log_start_offset))
         assert [each.offset for each in found] == list(range(reader.log_start_offset, reader.log_end_offset))
@@ -346,12 +346,12 @@ def end_below(
     """Move the global log start; the store's manifest marks `to_mark` for deletion before the metadata do."""
     lease = held_by(remote_log, "test", partition)
     move_log_start(remote_log, offset, lease, to_mark)
-    remote_log.leases.release(lease)
+    remote_log.context.leases.release(lease)
 
 
 def held_by(remote_log: RemoteLogManager, owner: str, partition: TopicIdPartition = ORDERS_0) -> Lease:
     """Take the partition's lease for another holder."""
-    return remote_log.leases.acquire(partition, owner, remote_log.settings.lease_duration_ms)
+    return remote_log.context.leases.acquire(partition, owner, remote_log.context.settings.lease_duration_ms)
 
 
 def move_log_start(
@@ -359,10 +359,12 @@ def move_log_start(
 ) -> None:
     """Move the global log start under `lease`, in the store's manifest first."""
     partition = lease.topic_id_partition
-    state = replace(remote_log.segments.partition_state(partition), log_start_offset=offset)
-    stored = StoredState.of(state, remote_log.segments.list_remote_log_segments(partition), to_mark)
-    write_partition_state(remote_log.storage, remote_log.leases, lease, stored, remote_log.clock())
-    remote_log.segments.advance_log_start_offset(partition, offset, lease)
+    state = replace(remote_log.context.segments.partition_state(partition), log_start_offset=offset)
+    stored = StoredState.of(state, remote_log.context.segments.list_remote_log_segments(partition), to_mark)
+    write_partition_state(
+        remote_log.context.storage, remote_log.context.leases, lease, stored, remote_log.context.clock()
+    )
+    remote_log.context.segments.advance_log_start_offset(partition, offset, lease)
 
 
 def rewrite_segment(path: Path, batches: Sequence[bytes]) -> None:

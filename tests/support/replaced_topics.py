@@ -26,4 +26,4 @@ def show_created_again(
     configs = TopicConfigs.of({})
     named = [NamedPartition(each, "at a broker", False, False, False, False, configs=configs) for each in shown]
     monkeypatch.setattr(topic_deletion, "CLUSTER", replace(CLUSTER, is_named=lambda _: True))
-    monkeypatch.setattr(type(remote_log.source), "names", lambda _: iter(named))
+    monkeypatch.setattr(type(remote_log.context.source), "names", lambda _: iter(named))

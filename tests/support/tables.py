@@ -19,7 +19,7 @@ EXPECTED = "30 records up to offset 29"
 def export_orders(files: RemoteLogFiles) -> Path:
     """Export all of the topic orders, in two intervals; return where exports are."""
     with unsynced(), files.open() as remote_log:
-        url = remote_log.settings.export_url
+        url = remote_log.context.settings.export_url
         for number, (begin, end) in enumerate([(NOW, NOW + 12_000), (NOW + 12_000, NOW + 60_000)]):
             request = ExportRequest(TableQuery("orders"), Interval(begin, end), url)
             assert not carry_out(remote_log, request, f"runs/export/{number}").failures
@@ -31,7 +31,7 @@ def carry_out(remote_log: RemoteLogManager, request: ExportRequest, folder: str 
     with remote_log.tables.export(request, folder) as begun:
         job = begun.write_job(folder)
         for group in range(job.groups):
-            run_export_groups(remote_log.access(job.files), [group])
+            run_export_groups(remote_log.context.access(job.files), [group])
         return begun.commit(list(job.outcomes()))
 
 

@@ -106,13 +106,13 @@ class TieredSite:
         with self.open() as remote_log:
             sizes = CopySizes(1 << 20, 4096, 1 << 20)
             begun = remote_log.begin_copy(remote_log.plan_copy(Selection(topics)), "site")
-            outcomes = [copy_segment(task, remote_log.storage, sizes, wall_clock) for task in begun.tasks]
+            outcomes = [copy_segment(task, remote_log.context.storage, sizes, wall_clock) for task in begun.tasks]
             assert remote_log.commit_copy(outcomes).is_whole
 
     def segments(self, name: str, *states: SegmentState) -> list[RemoteLogSegmentMetadata]:
         """Return the remote segments of a partition, of `states` or of all."""
         with self.open() as remote_log:
-            found = remote_log.segments.list_remote_log_segments(partition(name))
+            found = remote_log.context.segments.list_remote_log_segments(partition(name))
             return [segment for segment in found if not states or segment.state in states]
 
     def finished(self, name: str) -> list[int]:
@@ -127,7 +127,7 @@ class TieredSite:
         """Return what an asset event says of a copy of these partitions at `now` (ms), as the task announce does."""
         path = f"runs/of-a-test/{'-'.join(names)}/announced.jsonl"
         with self.open() as remote_log:
-            remote_log.work.write(path, map(partition, names), TopicIdPartition)
+            remote_log.context.work.write(path, map(partition, names), TopicIdPartition)
         return {"partitions": len(names), "path": path, "now": now}
 
     def corrupt(self, name: str, base_offset: int) -> Path:

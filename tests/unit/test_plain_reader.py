@@ -202,7 +202,7 @@ def test_at_the_end_there_is_nothing_and_outside_it_is_an_error_that_names_the_r
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 7, lease)
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 7, lease)
         reader = reader_of(remote_log)
 
         assert reader.fetch(35).content == b""
@@ -220,7 +220,7 @@ def test_the_log_starts_where_the_first_tier_does_but_not_below_the_global_log_s
         trim(remote_log, 20)
         assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 0
 
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 25, held_by(remote_log, "test"))
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 25, held_by(remote_log, "test"))
         assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 25
         assert offsets_read(remote_log, 25) == list(range(25, 35))
 
@@ -229,10 +229,10 @@ def test_nothing_is_readable_if_everything_remote_has_expired(tmp_path: Path) ->
     files = a_copied_remote_log(tmp_path)
     with only_remote(files) as remote_log:
         lease = held_by(remote_log, "expire")
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 30, lease)
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 30, lease)
         for segment in segments_of(remote_log):
             step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
-            remote_log.segments.update_remote_log_segment_metadata(step, lease)
+            remote_log.context.segments.update_remote_log_segment_metadata(step, lease)
 
         assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 30
         assert offsets_read(remote_log, 30) == []
@@ -285,8 +285,8 @@ def test_each_offset_is_read_once_from_overlapping_segments(tmp_path: Path) -> N
         lease = held_by(remote_log, "test")
         first, *_ = segments_of(remote_log)
         step = a_step(first, SegmentState.DELETE_SEGMENT_STARTED)
-        remote_log.segments.update_remote_log_segment_metadata(step, lease)
-        remote_log.leases.release(lease)
+        remote_log.context.segments.update_remote_log_segment_metadata(step, lease)
+        remote_log.context.leases.release(lease)
         copied = copy(remote_log).committed
         assert [(one.start_offset, one.end_offset) for one in copied] == [(0, 4), (5, 24)]
     with only_remote(files) as remote_log:
@@ -396,7 +396,7 @@ def test_offsets_that_no_tier_has_are_an_error(tmp_path: Path) -> None:
         lease = held_by(remote_log, "test")
         [_, second, _] = segments_of(remote_log)
         step = a_step(second, SegmentState.DELETE_SEGMENT_STARTED)
-        remote_log.segments.update_remote_log_segment_metadata(step, lease)
+        remote_log.context.segments.update_remote_log_segment_metadata(step, lease)
 
         with pytest.raises(RemoteObjectNotFoundError, match=r"orders-0.*offset 10\b"):
             offsets_read(remote_log, 0)

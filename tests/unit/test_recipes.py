@@ -64,7 +64,7 @@ def test_logs_from_elsewhere_are_one_source_and_one_line(tmp_path: Path, monkeyp
         ]
         assert len(copy(remote_log).committed) == 3
         assert offsets_read(remote_log, 0) == list(range(35))
-        _, [kept] = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.clock())
+        _, [kept] = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.context.clock())
         assert "never trimmed" in kept.message
     with files.open() as remote_log:
         assert_clean(remote_log)

@@ -84,7 +84,7 @@ def plan(
         selection = known_selection(remote_log, topics, partitions)
         due = remote_log.plan_copy(selection, max_segments=max_segments)
         chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
-        enabled = [one for one in chosen if remote_log.decided_topic(one).remote_storage_enable]
+        enabled = [one for one in chosen if remote_log.context.decided_topic(one).remote_storage_enable]
         _show_plan(due, _left_out(remote_log, selection), output, remote_log.deletions.past_retention(enabled))
 
 
@@ -105,7 +105,7 @@ def copy(
         if dry_run:
             _show_plan(due, _left_out(remote_log, selection), output)
             return
-        refused = refused_by_decision(remote_log, selection, partial(_why_not_copied, remote_log.settings))
+        refused = refused_by_decision(remote_log, selection, partial(_why_not_copied, remote_log.context.settings))
         begun = remote_log.begin_copy(due, lease_owner("copy"))
         report, has_hung = copy_here(remote_log, begun, workers, output)
     rows = [
@@ -348,13 +348,17 @@ def copy_here(
     with remote_log.held(begun, lambda: not given_up.is_set()):
         # The same steps as a run from Airflow, with threads of this process in place of Spark.
         job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
-        _, description = CopyJob.read(remote_log.work, job.files.folder)
+        _, description = CopyJob.read(remote_log.context.work, job.files.folder)
 
         limit = QuotaLimit(description.quota)
 
         def run_group(number: int) -> None:
             sizes = description.sizes
-            storage, clock, access = remote_log.storage, remote_log.clock, remote_log.source.access
+            storage, clock, access = (
+                remote_log.context.storage,
+                remote_log.context.clock,
+                remote_log.context.source.access,
+            )
             job.run_group(number, storage, sizes, clock, PROGRESS_SHOWN_SECONDS, limit, access)
 
         threads = JobThreads(job.groups, workers, run_group)
@@ -363,7 +367,7 @@ def copy_here(
             given_up.set()
             threads.give_up()
 
-        stuck_after_ms = remote_log.settings.copy_stuck_after_ms
+        stuck_after_ms = remote_log.context.settings.copy_stuck_after_ms
         with watched(job.files, job.size_of(begun.tasks), stuck_after_ms, give_up, output) as watch:
             threads.run()
         report = remote_log.commit_copy(job.outcomes(watch.stuck))
@@ -381,7 +385,7 @@ class _LeftOut:
 def _left_out(remote_log: RemoteLogManager, selection: Selection) -> _LeftOut:
     chosen = chosen_topics(remote_log, selection)
     disabled = dict.fromkeys(topic.name for topic in chosen if not topic.remote_storage_enable)
-    paused = dict.fromkeys(topic.name for topic in chosen if _is_paused(topic, remote_log.settings))
+    paused = dict.fromkeys(topic.name for topic in chosen if _is_paused(topic, remote_log.context.settings))
     return _LeftOut(list(disabled), list(paused))
 
 

@@ -101,7 +101,7 @@ def delete_topic(
             marked, left = remote_log.deletions.mark_topic_deleted(planned, lease_owner("delete-topic"))
         if marked:
             show_grace(remote_log, output, topic)
-        states = remote_log.segments.partition_states()
+        states = remote_log.context.segments.partition_states()
     rows = []
     for one in planned.partitions:
         partition = one.topic_id_partition
@@ -134,7 +134,7 @@ def undelete(
         done, left = remote_log.deletions.undelete(
             topic, lease_owner("undelete"), numbers, topic_id=topic_id, dry_run=dry_run
         )
-        again, _ = remote_log.deletions.plan_expiry(Selection(re.escape(topic), numbers), remote_log.clock())
+        again, _ = remote_log.deletions.plan_expiry(Selection(re.escape(topic), numbers), remote_log.context.clock())
     rows = [
         (
             str(each.topic_id_partition), each.topic_id_partition.topic_id, each.log_start_offset, len(each.segments),

@@ -94,9 +94,9 @@ def _serve(remote_log: RemoteLogManager, port: int, every: float, output: Output
 
 
 def _taken(remote_log: RemoteLogManager, samples: Samples, *, keep: bool) -> RemoteLogMetrics:
-    found = take_metrics(remote_log, samples)
+    found = take_metrics(remote_log.context, samples)
     if keep:
-        keep_metrics(remote_log.work, found)
+        keep_metrics(remote_log.context.work, found)
     return found
 
 

@@ -72,16 +72,16 @@ def end(
                 abort=True,
                 err=True,
             )
-        ended = remote_log.leases.end(lease.topic_id_partition, lease_owner("leases end"))
+        ended = remote_log.context.leases.end(lease.topic_id_partition, lease_owner("leases end"))
     output.rows("Ended", _COLUMNS, [] if ended is None else [_row(lease)])
 
 
 def _held(remote_log: RemoteLogManager) -> list[Lease]:
     """Return the held leases, with the names of their partitions if known."""
-    local = remote_log.source.names()
+    local = remote_log.context.source.names()
     named = [log.topic_id_partition for log in local if isinstance(log, NamedPartition)]
-    known = {each: each for each in (*named, *remote_log.segments.partition_states())}
-    return [_named(lease, known.get(lease.topic_id_partition)) for lease in remote_log.leases.held()]
+    known = {each: each for each in (*named, *remote_log.context.segments.partition_states())}
+    return [_named(lease, known.get(lease.topic_id_partition)) for lease in remote_log.context.leases.held()]
 
 
 def _named(lease: Lease, partition: TopicIdPartition | None) -> Lease:

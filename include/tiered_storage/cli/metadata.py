@@ -98,10 +98,12 @@ def take_over_store(
     output = Output(as_json)
     with opened(config, output, outdated=True) as remote_log:
         if not yes:
-            unmarked = f"{remote_log.settings.rsm_config_url} is nobody's: is the URL right, and the disk mounted?"
-            holder = store_holder(remote_log.settings, remote_log.options) or unmarked
+            unmarked = (
+                f"{remote_log.context.settings.rsm_config_url} is nobody's: is the URL right, and the disk mounted?"
+            )
+            holder = store_holder(remote_log.context.settings, remote_log.context.options) or unmarked
             typer.confirm(f"{holder} {_WARNING}", abort=True, err=True)
-        done = take_over(remote_log)
+        done = take_over(remote_log.context)
     output.rows("Took over", ("generation", "rights withdrawn"), [(done.generation, done.was_outdated)])
     if done.was_outdated:
         output.say(
@@ -119,13 +121,13 @@ def trust_clock(
     """Let deletions go on by this machine's clock, after a jump of the clock or a restart without NTP."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        clocks = ClockAgreement.of(remote_log)
+        clocks = ClockAgreement.of(remote_log.context)
         if why := clocks.why_refused():
             output.say(f"note: {why}")
         if not yes:
             typer.confirm(
-                f"This machine's clock is at {as_date(remote_log.clock())}. Is it right?", abort=True, err=True
+                f"This machine's clock is at {as_date(remote_log.context.clock())}. Is it right?", abort=True, err=True
             )
         clocks.trust()
-    output.rows("Trusted the clock", ("clock",), [(as_date(remote_log.clock()),)])
+    output.rows("Trusted the clock", ("clock",), [(as_date(remote_log.context.clock()),)])
     output.say("note: what is marked for deletion waits for remote.log.deletion.grace.ms once more")

@@ -79,9 +79,9 @@ def segments(
                 segment.state.name,
                 segment.segment_id.id,
             )
-            for partition in remote_log.segments.list_partitions()
+            for partition in remote_log.context.segments.list_partitions()
             if selection.matches(partition.topic, partition.partition)
-            for segment in remote_log.segments.list_remote_log_segments(partition)
+            for segment in remote_log.context.segments.list_remote_log_segments(partition)
         ]
     columns = ("partition", "start offset", "end offset", "bytes", "max timestamp", "state", "segment id")
     output.rows("Remote segments", columns, rows)

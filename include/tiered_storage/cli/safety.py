@@ -57,8 +57,8 @@ def stop_deletions(
     output = Output(as_json)
     if lift:
         with opened(config, output) as remote_log:
-            remote_log.safety.lift(_person())
-            stop = remote_log.safety.stopped()
+            remote_log.context.safety.lift(_person())
+            stop = remote_log.context.safety.stopped()
     else:
         stop = _stopped(reason, config, output)
     row = (False, None, None, None) if stop is None else (True, stop.said_by, stop.said_at, stop.reason)
@@ -74,7 +74,7 @@ def failed_deletions(
     """Show the remote segments whose objects could not be deleted. Every run of expire retries them."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        failures = list(remote_log.safety.failures(known_selection(remote_log, topics, partitions)))
+        failures = list(remote_log.context.safety.failures(known_selection(remote_log, topics, partitions)))
     rows = [
         (
             str(one.segment_id.topic_id_partition), one.segment_id.id, one.attempts,
@@ -90,8 +90,8 @@ def failed_deletions(
 def _stopped(reason: str, config: Path | None, output: Output) -> Stop | None:
     try:
         with opened(config, output, create=True, outdated=True) as remote_log:
-            remote_log.safety.stop(reason, _person())
-            return remote_log.safety.stopped()
+            remote_log.context.safety.stop(reason, _person())
+            return remote_log.context.safety.stopped()
     except (OutdatedMetadataError, MetadataMissingError, StoreMismatchError):
         # Someone who wants to stop the live metadata must learn that these are not the live ones.
         raise

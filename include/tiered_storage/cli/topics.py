@@ -87,7 +87,7 @@ def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> Non
         incarnations = found.incarnations(lambda _: True)
         rows = [topic_row(remote_log, incarnation, found) for incarnation in incarnations]
         withheld = [incarnation for incarnation in incarnations if is_withheld(remote_log, incarnation)]
-        patterns = patterns_in_force(remote_log.topics)
+        patterns = patterns_in_force(remote_log.context.topics)
     show_topics("Topics", rows, output, patterns=patterns)
     _show_patterns(patterns, output)
     output.findings("note", [Finding(one.partition, f"left out: {one.reason}") for one in found.damaged])
@@ -111,7 +111,7 @@ def enable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption
     def change(remote_log: RemoteLogManager, known: Topic) -> Topic:
         kept = {name: value for name, value in known.properties.items() if name != _DELETE_ON_DISABLE}
         wanted = replace(known, remote_storage_enable=True, properties=kept)
-        refuse_compacted(known.name, effective(wanted, remote_log.settings))
+        refuse_compacted(known.name, effective(wanted, remote_log.context.settings))
         return wanted
 
     _change(topic, change, config, as_json, check=_refuse_to_enable, enables_pattern=True)
@@ -189,7 +189,7 @@ def set_properties(
         merged = {name: value for name, value in {**known.properties, **given}.items() if value}
         TopicSettings.parse(known.name, merged)
         wanted = replace(known, properties=merged)
-        resolved = effective(wanted, remote_log.settings)
+        resolved = effective(wanted, remote_log.context.settings)
         if wanted.remote_storage_enable:
             refuse_compacted(known.name, resolved)
         return wanted
@@ -249,7 +249,7 @@ def _change(
         rows = [topic_row(remote_log, incarnation, found) for incarnation in shown]
         past = [one for incarnation in shown for one in found.of(incarnation)] if shows_past_retention else []
         found_past = remote_log.deletions.past_retention(past) if past else ()
-        patterns = patterns_in_force(remote_log.topics)
+        patterns = patterns_in_force(remote_log.context.topics)
     more = {"past_retention": past_retention_documents(found_past)} if shows_past_retention else {}
     show_topics("Now", rows, output, troubles=[{"message": each} for each in refused], notices=notes, **more)
     show_past_retention(found_past, output)
@@ -264,14 +264,14 @@ def _change(
 
 
 def _is_recorded(remote_log: RemoteLogManager, pattern: str) -> bool:
-    return any(row.topic_id == pattern for row in remote_log.topics.named(PATTERNS))
+    return any(row.topic_id == pattern for row in remote_log.context.topics.named(PATTERNS))
 
 
 def _record_pattern(remote_log: RemoteLogManager, pattern: str, clusters: set[str], *, is_enabled: bool) -> None:
     """Record that `pattern` enables topics of `clusters` from now on; or that it enables none, in any cluster."""
-    recorded = {row.cluster_id for row in remote_log.topics.named(PATTERNS) if row.topic_id == pattern}
+    recorded = {row.cluster_id for row in remote_log.context.topics.named(PATTERNS) if row.topic_id == pattern}
     for cluster_id in sorted(clusters if is_enabled else recorded):
-        remote_log.topics.put(recorded_pattern(cluster_id, pattern, is_enabled=is_enabled))
+        remote_log.context.topics.put(recorded_pattern(cluster_id, pattern, is_enabled=is_enabled))
 
 
 def _show_patterns(patterns: Sequence[str], output: Output) -> None:
@@ -302,7 +302,7 @@ def _change_topic(
         def changed(known: Topic | None, start: Topic = start) -> Topic:
             return change(remote_log, known or start)
 
-        remote_log.topics.change(incarnation.cluster_id, incarnation.topic_id, changed)
+        remote_log.context.topics.change(incarnation.cluster_id, incarnation.topic_id, changed)
 
 
 def _naming(named: str) -> Callable[[str], bool]:
@@ -319,7 +319,7 @@ def _with_property(topic: Topic, name: str, value: str) -> Topic:
 
 
 def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition, found: KnownTopics) -> None:
-    states = remote_log.segments.partition_states()
+    states = remote_log.context.segments.partition_states()
     incarnation = (topic.cluster_id, topic.topic_id)
     if any(
         state.delete_state is not None and (each.cluster_id, each.topic_id) == incarnation
@@ -335,7 +335,7 @@ def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition, fou
         # The brokers' settings suffice, unless retention.bytes limits the topic: then its logs show the write rate.
         if one.configs is None or one.configs.retention_bytes >= 0:
             try:
-                log = remote_log.source.partition(one.topic_id_partition)
+                log = remote_log.context.source.partition(one.topic_id_partition)
             except (TieredStorageError, OSError):
                 # The next plan reports what hinders it.
                 continue
@@ -350,9 +350,11 @@ def _refuse_short_margin(remote_log: RemoteLogManager, named: NamedPartition, lo
     if named.configs is None:
         return
     partition = named.topic_id_partition
-    resolved = effective(decided(remote_log, partition), remote_log.settings, named.configs)
-    rate = 0.0 if log is None or log.unsegmented is None else write_rate(log, log.unsegmented, remote_log.clock())
-    least = remote_log.settings.enable_min_retention_margin_ms
+    resolved = effective(decided(remote_log, partition), remote_log.context.settings, named.configs)
+    rate = (
+        0.0 if log is None or log.unsegmented is None else write_rate(log, log.unsegmented, remote_log.context.clock())
+    )
+    least = remote_log.context.settings.enable_min_retention_margin_ms
     why = why_margin_is_short(named.configs, resolved, least, rate)
     if why is not None:
         raise ConfigurationError(f"topic {partition.topic} was not enabled: {why}")

@@ -7,12 +7,13 @@ call, since a command needs few of them and its start takes as long as its impor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
+from tiered_storage.clock import BootClock, Clock, machine_boot_time
 from tiered_storage.errors import (
     AmbiguousPartitionError,
     ForkedLogError,
@@ -27,7 +28,9 @@ from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.opening import local_place, why_hidden
 from tiered_storage.remote_log.source.partition_log import NamedPartition, UnreadablePartition
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.listable_storage import as_listable
+from tiered_storage.settings.settings import Settings
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.audit.checks import RemoteLogChecks
@@ -45,43 +48,72 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteLogManager(RemoteLogContext):
-    """A remote log and its operations, open until the end of a `with`, or `close`."""
+class RemoteLogManager:
+    """The operations on the remote log of `context`, which this closes at the end of a `with`, or by `close`."""
+
+    context: RemoteLogContext
+
+    @classmethod
+    def open(
+        cls,
+        settings: Settings,
+        clock: Clock,
+        options: ObjectStoreOptions,
+        *,
+        create: bool = False,
+        only_looks: bool = False,
+        outdated: bool = False,
+        boot_clock: BootClock = machine_boot_time,
+        client_properties: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Open all parts of a remote log; see RemoteLogContext.open, also for what it raises."""
+        return cls(
+            RemoteLogContext.open(
+                settings,
+                clock,
+                options,
+                create=create,
+                only_looks=only_looks,
+                outdated=outdated,
+                boot_clock=boot_clock,
+                client_properties=client_properties,
+            )
+        )
 
     @property
     def deletions(self) -> RemoteLogDeletions:
         """Everything that deletes, locally or remotely."""
         from tiered_storage.remote_log.retention.deletions import RemoteLogDeletions
 
-        return RemoteLogDeletions(self)
+        return RemoteLogDeletions(self.context)
 
     @property
     def checks(self) -> RemoteLogChecks:
         """Audits of the remote log."""
         from tiered_storage.remote_log.audit.checks import RemoteLogChecks
 
-        return RemoteLogChecks(self)
+        return RemoteLogChecks(self.context)
 
     @property
     def repairs(self) -> RemoteLogRepairs:
         """Repairs of what an audit found."""
         from tiered_storage.remote_log.repair.repairs import RemoteLogRepairs
 
-        return RemoteLogRepairs(self, self.deletions.permissions)
+        return RemoteLogRepairs(self.context, self.deletions.permissions)
 
     @property
     def restores(self) -> RemoteLogRestores:
         """Restores of topics from the store."""
         from tiered_storage.remote_log.restore.plan import RemoteLogRestores
 
-        return RemoteLogRestores(self)
+        return RemoteLogRestores(self.context)
 
     @property
     def tables(self) -> RemoteLogTables:
         """Topics as tables."""
         from tiered_storage.remote_log.tables.exports import RemoteLogTables
 
-        return RemoteLogTables(self)
+        return RemoteLogTables(self.context)
 
     def open_log_reader(self, timing: ReadTiming | None = None) -> RemoteLogReader:
         """Open a reader of both tiers for many reads at once; close it before this remote log.
@@ -90,7 +122,7 @@ class RemoteLogManager(RemoteLogContext):
         """
         from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 
-        return RemoteLogReader(self, timing)
+        return RemoteLogReader(self.context, timing)
 
     def plan_copy(
         self, selection: Selection = EVERYTHING, window_end: int | None = None, max_segments: int | None = None
@@ -98,31 +130,31 @@ class RemoteLogManager(RemoteLogContext):
         """Return what a copy run would do now; see plan_copy. Of a forked log nothing is due (see forked_copies)."""
         from tiered_storage.remote_log.copy.plan import CopySelection, plan_copy
 
-        limit = max_segments or self.settings.copy_max_segments_per_run
-        chosen = CopySelection(selection, window_end, limit, self.clock())
+        limit = max_segments or self.context.settings.copy_max_segments_per_run
+        chosen = CopySelection(selection, window_end, limit, self.context.clock())
         # Raises OutdatedMetadataError; the copy reports a store that is out of reach.
         with suppress(RemoteStorageError, StoreMismatchError):
-            self.guard.ensure_same()
-        plan = plan_copy(self, chosen, self._why_no_name)
+            self.context.guard.ensure_same()
+        plan = plan_copy(self.context, chosen, self._why_no_name)
         return plan.without(self._forked(plan))
 
     def _forked(self, plan: CopyPlan) -> list[Finding]:
         planned = plan.by_partition
-        if not planned or self.store.identity.bound_store_uuid() is None:
+        if not planned or self.context.store.identity.bound_store_uuid() is None:
             return []
         from tiered_storage.remote_log.copy.forked_log import forked_copies
         from tiered_storage.remote_log.model import finding_of
 
         found: dict[TopicIdPartition, ForkedLogError | RemoteStorageError] = {}
         for some in (islice(planned, 1), islice(planned, 1, None)):
-            found |= forked_copies({each: planned[each] for each in some}, self.segments, self.storage)
+            found |= forked_copies({each: planned[each] for each in some}, self.context.segments, self.context.storage)
             # A copy reports a store that is out of reach; this does not wait for it per partition.
             if any(isinstance(error, RemoteStorageError) for error in found.values()):
                 break
         return [finding_of(partition, error) for partition, error in found.items() if isinstance(error, ForkedLogError)]
 
     def _why_no_name(self, partition: TopicIdPartition) -> str | None:
-        storage = as_listable(self.storage)
+        storage = as_listable(self.context.storage)
         return None if storage is None else storage.why_no_name(partition)
 
     def begin_copy(self, plan: CopyPlan, owner: str, new_segment_id: Callable[[], str] = random_uuid) -> BegunCopy:
@@ -131,16 +163,16 @@ class RemoteLogManager(RemoteLogContext):
         from tiered_storage.remote_log.enabling.broker_limits import note_first_limits
         from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement
 
-        self.bind_store()
-        ClockAgreement.of(self).note()
-        begun = begin_copy(plan, self, owner, new_segment_id)
+        self.context.bind_store()
+        ClockAgreement.of(self.context).note()
+        begun = begin_copy(plan, self.context, owner, new_segment_id)
         try:
             # Not before: a backup of the metadata that lacks these segments must be older than the store.
             if begun.tasks:
-                self.guard.renew("a copy run")
-                note_first_limits(self, (each.topic_id_partition for each in begun.leases))
+                self.context.guard.renew("a copy run")
+                note_first_limits(self.context, (each.topic_id_partition for each in begun.leases))
         except BaseException:
-            self.leases.release_many(begun.leases)
+            self.context.leases.release_many(begun.leases)
             raise
         return begun
 
@@ -148,7 +180,7 @@ class RemoteLogManager(RemoteLogContext):
         """Write a job for `begun` into the work area."""
         from tiered_storage.remote_log.copy.job import CopyJob
 
-        return CopyJob.write(self.work, folder, begun.tasks, self.settings)
+        return CopyJob.write(self.context.work, folder, begun.tasks, self.context.settings)
 
     @contextmanager
     def held(self, begun: BegunCopy, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
@@ -160,7 +192,7 @@ class RemoteLogManager(RemoteLogContext):
             with self.keep_leases(begun.leases, is_wanted):
                 yield
         finally:
-            self.leases.release_many(begun.leases)
+            self.context.leases.release_many(begun.leases)
 
     def keep_leases(
         self, held: Iterable[Lease], is_wanted: Callable[[], bool] = lambda: True
@@ -168,14 +200,14 @@ class RemoteLogManager(RemoteLogContext):
         """Renew leases during a `with` block; see kept_alive."""
         from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 
-        return kept_alive(self.leases, held, self.settings.lease_duration_ms, is_wanted)
+        return kept_alive(self.context.leases, held, self.context.settings.lease_duration_ms, is_wanted)
 
     def commit_copy(self, outcomes: Iterable[CopyOutcome]) -> CommitReport:
         """Make finished copies visible; see commit_copy. Raises OutdatedMetadataError."""
         from tiered_storage.remote_log.copy.commit import commit_copy
 
-        self.guard.ensure_may_decide()
-        return commit_copy(outcomes, self)
+        self.context.guard.ensure_may_decide()
+        return commit_copy(outcomes, self.context)
 
     def find_partition(
         self,
@@ -194,8 +226,9 @@ class RemoteLogManager(RemoteLogContext):
         source has several of that name or several incarnations of the topic are remote only, and
         InvalidLogDirectoryError if the only one is local and cannot be read.
         """
-        remote = _named(seen, topic, partition) or _named(self.segments.list_partitions(), topic, partition)
-        found = self.source.named(topic, partition)
+        segments, settings = self.context.segments, self.context.settings
+        remote = _named(seen, topic, partition) or _named(segments.list_partitions(), topic, partition)
+        found = self.context.source.named(topic, partition)
         unreadable = [one for one in found if isinstance(one, UnreadablePartition)]
         known = remote if whose_cluster_is_lost else ()
         local = {identified(one, known) for one in found if isinstance(one, NamedPartition)}
@@ -204,7 +237,7 @@ class RemoteLogManager(RemoteLogContext):
             local = set() if remote else {one for one in local if one.topic_id == topic_id}
         if len(local) > 1:
             raise AmbiguousPartitionError(
-                f"{topic}-{partition} is in {local_place(self.settings)} more than once: {_incarnations(sorted(local))}"
+                f"{topic}-{partition} is in {local_place(settings)} more than once: {_incarnations(sorted(local))}"
             )
         if local:
             return local.pop()
@@ -212,14 +245,14 @@ class RemoteLogManager(RemoteLogContext):
             raise InvalidLogDirectoryError(unreadable[0].reason)
         if not remote:
             raise UnknownPartitionError(
-                f"{topic}-{partition} is neither in {local_place(self.settings)} nor in the remote log; "
-                f"{why_hidden(self.settings, topic)}'tiered-storage topics list' shows the known topics"
+                f"{topic}-{partition} is neither in {local_place(settings)} nor in the remote log; "
+                f"{why_hidden(settings, topic)}'tiered-storage topics list' shows the known topics"
             )
         if topic_id is None:
-            remote = [one for one in remote if self.segments.partition_state(one).delete_state is None]
+            remote = [one for one in remote if segments.partition_state(one).delete_state is None]
         if not remote:
             raise UnknownPartitionError(
-                f"{topic}-{partition} is not in {local_place(self.settings)}, and everything remote of it was deleted "
+                f"{topic}-{partition} is not in {local_place(settings)}, and everything remote of it was deleted "
                 "by 'tiered-storage delete-topic', or will be by the next run of expire"
             )
         if len(remote) > 1:
@@ -239,12 +272,22 @@ class RemoteLogManager(RemoteLogContext):
         from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
         from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 
-        with BlockingLogReader(RemoteLogReader(self, remote_only=True)) as reader:
+        with BlockingLogReader(RemoteLogReader(self.context, remote_only=True)) as reader:
             snapshot = reader.snapshot(partition)
             snapshot.check_range(offset)
             covered = snapshot.existing_remote_range(offset)
             for fetched in reader.batches(partition, offset, end_offset=covered.end_offset + 1):
                 yield fetched.content
+
+    def close(self) -> None:
+        """Close all parts."""
+        self.context.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _named(partitions: Iterable[TopicIdPartition], topic: str, number: int) -> list[TopicIdPartition]:

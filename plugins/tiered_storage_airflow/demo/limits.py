@@ -68,7 +68,7 @@ def readable_segments(remote_log: RemoteLogManager, expected: ExpectedPartition)
     partition = remote_log.find_partition(expected.topic, expected.partition)
     return {
         segment.segment_id.id: segment.end_offset
-        for segment in remote_log.segments.list_remote_log_segments(partition)
+        for segment in remote_log.context.segments.list_remote_log_segments(partition)
         if segment.state is SegmentState.COPY_SEGMENT_FINISHED
     }
 

@@ -101,10 +101,10 @@ def _row(remote_log: RemoteLogManager, expected: ExpectedPartition, before: Comp
     partition = remote_log.find_partition(expected.topic, expected.partition)
     finished = [
         segment
-        for segment in remote_log.segments.list_remote_log_segments(partition)
+        for segment in remote_log.context.segments.list_remote_log_segments(partition)
         if segment.state is SegmentState.COPY_SEGMENT_FINISHED
     ]
-    local = remote_log.source.partition(partition)
+    local = remote_log.context.source.partition(partition)
     segments = local.segments if local else ()
     expired = Offsets(before.start_offset, after.start_offset - 1)
     return PartitionRow(
@@ -123,7 +123,7 @@ def _row(remote_log: RemoteLogManager, expected: ExpectedPartition, before: Comp
 
 def _count_objects(remote_log: RemoteLogManager, partition: TopicIdPartition) -> int:
     """Return how many objects the store itself shows of `partition`."""
-    return sum(1 for _ in listing_storage(remote_log.storage).list_objects(partition_folder(partition)))
+    return sum(1 for _ in listing_storage(remote_log.context.storage).list_objects(partition_folder(partition)))
 
 
 def _shown(offsets: Offsets | None) -> str:

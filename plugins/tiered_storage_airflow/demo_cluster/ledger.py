@@ -147,7 +147,7 @@ def _judge(acknowledged: Mapping[bytes, Place], remote: Tier, local: Tier) -> Re
 def read_remote(remote_log: RemoteLogManager, partitions: Iterable[TopicIdPartition] | None = None) -> Tier:
     """Read the remote tier by our reader, without aborted records, up to the end of each partition's last segment."""
     found: defaultdict[Place, list[bytes]] = defaultdict(list)
-    chosen = list(remote_log.segments.list_partitions()) if partitions is None else list(partitions)
+    chosen = list(remote_log.context.segments.list_partitions()) if partitions is None else list(partitions)
     with BlockingLogReader(remote_log.open_log_reader()) as reader:
         for each in chosen:
             snapshot = reader.snapshot(each)

@@ -62,7 +62,7 @@ class VerifySegmentsOperator(SelectingOperator, SparkGroupsOperator):
                 job = self._read_all(context, remote_log, selection, report)
                 report = remote_log.checks.conclude_deep_audit(report, job, selection)
             path = f"runs/{task_folder(context)}/audit.jsonl"
-            remote_log.work.write_report(path, [report], AuditReport)
+            remote_log.context.work.write_report(path, [report], AuditReport)
             _summarize(remote_log, context, self.log, report)
         _show(report, self.log)
         fail_for(report, path)
@@ -80,7 +80,7 @@ class VerifySegmentsOperator(SelectingOperator, SparkGroupsOperator):
             progress = TaskProgress("read", Amount(quick.segments, quick.size), self.log.info)
             limit = remote_log.checks.limit()
             for number in range(job.groups):
-                job.run_group(number, remote_log.storage, limit, progress)
+                job.run_group(number, remote_log.context.storage, limit, progress)
             progress.conclude()
             return job
 
@@ -149,8 +149,8 @@ class WatchRemoteLogOperator(RemoteLogOperator):
         from tiered_storage.remote_log.metrics.stored import keep_metrics
 
         with self.opened() as remote_log:
-            metrics = take_metrics(remote_log)
-            keep_metrics(remote_log.work, metrics)
+            metrics = take_metrics(remote_log.context)
+            keep_metrics(remote_log.context.work, metrics)
             topics = metrics.topics
             lags = [each.lag for each in topics if each.lag is not None]
             summarize(
@@ -199,8 +199,8 @@ class GatewayHealthOperator(RemoteLogOperator):
         from tiered_storage.remote_log.model import SegmentState
 
         with self.opened() as remote_log:
-            settings = remote_log.settings
-            topic, access = settings.gateway_canary_topic, remote_log.source.access
+            settings = remote_log.context.settings
+            topic, access = settings.gateway_canary_topic, remote_log.context.source.access
             if topic is None or not access.get("bootstrap.servers"):
                 raise AirflowFailException(
                     "nothing was checked: set gateway.canary.topic, and bootstrap.servers or cluster.connection"
@@ -208,10 +208,10 @@ class GatewayHealthOperator(RemoteLogOperator):
             host = settings.gateway_advertised_host or settings.gateway_listen_host or "127.0.0.1"
             gateway = settings.gateway_canary_bootstrap_servers or f"{host}:{settings.gateway_port}"
             found = remote_log.find_partition(topic, PARTITION)
-            log_start = remote_log.segments.log_start_offset(found) or 0
+            log_start = remote_log.context.segments.log_start_offset(found) or 0
             starts = [
                 max(segment.start_offset, log_start)
-                for segment in remote_log.segments.list_remote_log_segments(found)
+                for segment in remote_log.context.segments.list_remote_log_segments(found)
                 if segment.state is SegmentState.COPY_SEGMENT_FINISHED and segment.end_offset >= log_start
             ]
             value = f"{context['run_id']} {context['ti'].try_number}".encode()

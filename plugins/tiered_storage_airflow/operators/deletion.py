@@ -51,7 +51,7 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
                 remote_log.deletions.permissions.ensure_running()
             plan = remote_log.deletions.plan_topic_deletion(self.topic, self.topic_id or None)
             path = f"runs/{task_folder(context)}/topic-deletion.jsonl"
-            remote_log.work.write(path, [plan], TopicDeletionPlan)
+            remote_log.context.work.write(path, [plan], TopicDeletionPlan)
             for one in plan.partitions:
                 self.log.info(
                     "would be deleted: %s: %d segments, %d bytes", one.topic_id_partition, one.segments, one.size
@@ -101,7 +101,7 @@ class MarkTopicDeletedOperator(RemoteLogOperator):
                 f"{self.topic!r}"
             )
         with self.opened() as remote_log:
-            [plan] = remote_log.work.read(own_path(context, self.plan), TopicDeletionPlan)
+            [plan] = remote_log.context.work.read(own_path(context, self.plan), TopicDeletionPlan)
             marked, left = remote_log.deletions.mark_topic_deleted(plan, lease_owner(context))
             keep_done(remote_log, context, "marked", marked, TopicIdPartition)
             summarize(remote_log, context, self.log, marked_partitions=len(marked), not_marked=len(left))
@@ -206,7 +206,7 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
                 remote_log.deletions.permissions.ensure_running()
             plan = remote_log.deletions.plan_record_deletion(partition, before)
             path = f"runs/{task_folder(context)}/expiry.jsonl"
-            remote_log.work.write(path, [ExpiryRun(() if plan is None else (plan,))], ExpiryRun)
+            remote_log.context.work.write(path, [ExpiryRun(() if plan is None else (plan,))], ExpiryRun)
             summarize(
                 remote_log,
                 context,
@@ -261,7 +261,7 @@ class StopDeletionsOperator(RemoteLogOperator):
             with self.opened() as remote_log:
                 _ensure_admin(remote_log, user)
                 # A stop may come at any moment: this run holds up no other.
-                remote_log.safety.lift(by, before=int(dag_run.run_after.timestamp() * 1000))
+                remote_log.context.safety.lift(by, before=int(dag_run.run_after.timestamp() * 1000))
                 _ensure_lifted(remote_log, dag_run.run_after)
                 self._summarize(remote_log, context, "allowed again, where their topics allow them", by)
             self.log.info("deletions are allowed again, where their topics allow them")
@@ -283,7 +283,7 @@ class StopDeletionsOperator(RemoteLogOperator):
         try:
             with self.opened(outdated=True) as remote_log:
                 try:
-                    remote_log.safety.stop(self.reason, by)
+                    remote_log.context.safety.stop(self.reason, by)
                 except OutdatedMetadataError as error:
                     outdated = str(error)
                 self._summarize(remote_log, context, "stopped", by)
@@ -314,7 +314,7 @@ def _ensure_admin(remote_log: RemoteLogManager, user: str | None) -> None:
     from tiered_storage.errors import ConfigurationError
     from tiered_storage.settings.read_rights import load_read_rights
 
-    path = remote_log.settings.read_service_rights_file
+    path = remote_log.context.settings.read_service_rights_file
     try:
         admins = None if path is None else load_read_rights(path).admins
     except ConfigurationError as error:
@@ -337,7 +337,7 @@ def _refused_lift(why: str) -> AirflowFailException:
 
 def _ensure_lifted(remote_log: RemoteLogManager, triggered_at: datetime) -> None:
     """Raise AirflowFailException if deletions are still stopped, by a stop made after the run was triggered."""
-    stop = remote_log.safety.stopped()
+    stop = remote_log.context.safety.stopped()
     if stop is not None:
         raise AirflowFailException(
             f"deletions stay stopped: {stop.said_by} stopped them ({stop.reason or 'no reason'}) after this run was "

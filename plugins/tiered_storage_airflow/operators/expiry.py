@@ -49,7 +49,7 @@ class PlanExpiryOperator(DeletionPlanOperator):
             selection = self.selection(remote_log)
             plans, unreadable = remote_log.deletions.plan_expiry(selection, effective_now(context, wall_clock()), most)
             path = f"runs/{task_folder(context)}/expiry.jsonl"
-            remote_log.work.write(path, [ExpiryRun(tuple(plans), tuple(unreadable))], ExpiryRun)
+            remote_log.context.work.write(path, [ExpiryRun(tuple(plans), tuple(unreadable))], ExpiryRun)
             for plan in plans:
                 self.log.info(
                     "past retention: %s before offset %d: %d segments, %d bytes, and %d never copied, %d bytes",
@@ -106,11 +106,11 @@ class MarkDeletedOperator(RemoteLogOperator):
 
         with self.opened() as remote_log:
             skip_unless_asked_for_or_armed(remote_log, context)
-            [run] = remote_log.work.read(own_path(context, self.plan), ExpiryRun)
+            [run] = remote_log.context.work.read(own_path(context, self.plan), ExpiryRun)
             done, left = remote_log.deletions.mark_expired(run.plans, lease_owner(context))
             refused = [finding for finding in left if not isinstance(finding, HeldFinding)]
             path = f"runs/{task_folder(context)}/not-marked.jsonl"
-            remote_log.work.write(path, [*run.left_alone, *refused], Finding)
+            remote_log.context.work.write(path, [*run.left_alone, *refused], Finding)
             keep_done(remote_log, context, "marked", done, TopicIdPartition)
             summarize(remote_log, context, self.log, marked_partitions=len(done), not_marked=len(left))
         for finding in left:
@@ -148,7 +148,9 @@ class DeleteSegmentsOperator(SelectingOperator):
             progress = TaskProgress("deleted", remote_log.deletions.marked(selection), self.log.info)
             report = remote_log.deletions.delete_marked(lease_owner(context), selection, on_moved=progress)
             progress.conclude()
-            not_expired = remote_log.work.read(own_path(context, self.not_marked), Finding) if self.not_marked else []
+            not_expired = (
+                remote_log.context.work.read(own_path(context, self.not_marked), Finding) if self.not_marked else []
+            )
             keep_done(remote_log, context, "deleted", report.deleted, RemoteLogSegmentMetadata)
             keep_done(remote_log, context, "not-deleted", (*report.failures, *report.left), Finding)
             failures = [*report.failures, *(each for each in report.left if not isinstance(each, HeldFinding))]

@@ -45,12 +45,12 @@ class PlanLocalRetentionOperator(DeletionPlanOperator):
         most = whole_number(self.max_segments, "max_segments")
         with self.opened() as remote_log:
             found = occasions_of(context)
-            occasions = [Occasion(now, path and _announced_at(remote_log.work, path)) for now, path in found]
+            occasions = [Occasion(now, path and _announced_at(remote_log.context.work, path)) for now, path in found]
             selection = self.selection(remote_log)
             plans, unreadable = remote_log.deletions.plan_local_retention_for(selection, occasions, most)
             path = f"runs/{task_folder(context)}/retention.jsonl"
             run = LocalRetentionRun(tuple(plans), tuple(unreadable))
-            remote_log.work.write(path, [run], LocalRetentionRun)
+            remote_log.context.work.write(path, [run], LocalRetentionRun)
             summarize(
                 remote_log,
                 context,
@@ -104,7 +104,7 @@ class TrimLocalLogsOperator(RemoteLogOperator):
 
         with self.opened() as remote_log:
             skip_unless_asked_for_or_armed(remote_log, context)
-            [run] = remote_log.work.read(own_path(context, self.plan), LocalRetentionRun)
+            [run] = remote_log.context.work.read(own_path(context, self.plan), LocalRetentionRun)
             progress = TaskProgress("compared in both tiers,", amount_to_look_at(run.plans), self.log.info)
             report = remote_log.deletions.enforce_local_retention(run.plans, progress)
             progress.conclude()

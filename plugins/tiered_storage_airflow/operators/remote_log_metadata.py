@@ -58,7 +58,7 @@ class PlanCopyOperator(SelectingOperator, SkipMixin):
             selection = self.selection(remote_log)
             plan = remote_log.plan_copy(selection, window_end(context), most)
             path = f"runs/{task_folder(context)}/plan.jsonl"
-            remote_log.work.write(path, [plan], CopyPlan)
+            remote_log.context.work.write(path, [plan], CopyPlan)
             self._show(plan)
             summarize(
                 remote_log,
@@ -116,12 +116,12 @@ class CommitMetadataOperator(RemoteLogOperator):
 
         context["batch_name"] = self.results["name"]  # type: ignore[typeddict-unknown-key]  # for map_index_template
         with self.opened() as remote_log:
-            outcomes = remote_log.work.read(own_path(context, self.results["path"]), CopyOutcome)
+            outcomes = remote_log.context.work.read(own_path(context, self.results["path"]), CopyOutcome)
             report = remote_log.commit_copy(outcomes)
             path = own_path(context, self.results["committed"])
-            remote_log.work.write(path, report.committed, RemoteLogSegmentMetadata)
+            remote_log.context.work.write(path, report.committed, RemoteLogSegmentMetadata)
             repeats = not report.is_whole and self.plan
-            plans = remote_log.work.read(own_path(context, self.plan), CopyPlan) if repeats else []
+            plans = remote_log.context.work.read(own_path(context, self.plan), CopyPlan) if repeats else []
         for segment in report.committed:
             self.log.info(
                 "committed: %s offsets %d to %d", segment.topic_id_partition, segment.start_offset, segment.end_offset
@@ -160,7 +160,7 @@ class AnnounceCopyOperator(RemoteLogOperator):
 
         path = f"runs/{task_folder(context)}/announced.jsonl"
         with self.opened() as remote_log:
-            work = remote_log.work
+            work = remote_log.context.work
             batches = self.results or []
             committed = [
                 segment
@@ -223,7 +223,7 @@ class ConcludeCopyOperator(SelectingOperator):
 
         end = window_end(context)
         with self.opened() as remote_log:
-            [plan] = remote_log.work.read(own_path(context, self.plan), CopyPlan)
+            [plan] = remote_log.context.work.read(own_path(context, self.plan), CopyPlan)
             failed = not_begun_of(remote_log, context, self.not_begun)
             selection = self.selection(remote_log)
             lacking = () if end is None else remote_log.plan_copy(selection, end).segments
@@ -257,12 +257,12 @@ class ListSegmentsOperator(RemoteLogOperator):
         with self.opened() as remote_log:
             segments = [
                 segment
-                for partition in remote_log.segments.list_partitions()
+                for partition in remote_log.context.segments.list_partitions()
                 if partition.topic == self.topic
-                for segment in remote_log.segments.list_remote_log_segments(partition)
+                for segment in remote_log.context.segments.list_remote_log_segments(partition)
             ]
             path = f"runs/{task_folder(context)}/segments.jsonl"
-            remote_log.work.write_report(path, segments, RemoteLogSegmentMetadata)
+            remote_log.context.work.write_report(path, segments, RemoteLogSegmentMetadata)
         return path
 
 

@@ -150,7 +150,7 @@ def not_begun_of(remote_log: RemoteLogManager, context: Context, path: str) -> l
     """Return the partitions whose copies could not be begun; `path` is CopySegmentsOperator's `not_begun`."""
     from tiered_storage.remote_log.model import Finding
 
-    return remote_log.work.read(own_path(context, path), Finding) if path else []
+    return remote_log.context.work.read(own_path(context, path), Finding) if path else []
 
 
 def not_begun_message(failed: Sequence[Finding]) -> str:
@@ -167,7 +167,7 @@ def log_stop(remote_log: RemoteLogManager, log: Any) -> None:
 
 def why_only_planned(remote_log: RemoteLogManager, context: Mapping[str, Any]) -> str | None:
     """Return why the run deletes nothing (nobody requested it, and scheduled deletion is off); None if it deletes."""
-    if is_asked_for(context) or remote_log.settings.scheduled_deletion_enable:
+    if is_asked_for(context) or remote_log.context.settings.scheduled_deletion_enable:
         return None
     return (
         "nothing is deleted: runs that a schedule or an asset event starts delete only if scheduled.deletion.enable is "

@@ -56,7 +56,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
 
         folder = f"runs/{task_folder(context)}/{context['ti'].try_number}"
         with self.opened() as remote_log:
-            [plan] = remote_log.work.read(own_path(context, self.plan), CopyPlan)
+            [plan] = remote_log.context.work.read(own_path(context, self.plan), CopyPlan)
             begun = remote_log.begin_copy(plan, lease_owner(context))
             for finding in begun.left:
                 self.log.warning("%s is left to the run that holds it: %s", finding.partition, finding.message)
@@ -72,7 +72,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
                 return []
             if begun.failed:
                 not_begun = f"{folder}/not-begun.jsonl"
-                remote_log.work.write(not_begun, begun.failed, Finding)
+                remote_log.context.work.write(not_begun, begun.failed, Finding)
                 context["ti"].xcom_push(key=_NOT_BEGUN, value=not_begun)
             job = remote_log.write_copy_job(folder, begun)
 
@@ -86,14 +86,14 @@ class CopySegmentsOperator(SparkGroupsOperator):
                 ended = self.submit(context, remote_log, job.files, COPY_JOB, watch, has_results)
             self.log.info("in total: %s", watch.progress)
             length = _partitions_a_batch(remote_log, begun.tasks)
-            return job.write_batches(remote_log.work, length, ended)
+            return job.write_batches(remote_log.context.work, length, ended)
 
 
 def _partitions_a_batch(remote_log: RemoteLogManager, tasks: Sequence[CopyTask]) -> int:
     """Return commit.batch.partitions, or more: Airflow refuses too many batches only after each try's copy."""
     partitions = len({task.metadata.topic_id_partition for task in tasks})
     most_batches: int = conf.getint("core", "max_map_length", fallback=1024)
-    return max(remote_log.settings.commit_batch_partitions, ceil(partitions / most_batches))
+    return max(remote_log.context.settings.commit_batch_partitions, ceil(partitions / most_batches))
 
 
 class FetchSegmentOperator(RemoteLogOperator):

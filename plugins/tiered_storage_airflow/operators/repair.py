@@ -60,8 +60,8 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
             plan = remote_log.repairs.plan(found, selection)
             folder = f"runs/{task_folder(context)}"
             outputs = {"copies": f"{folder}/plan.jsonl", "repairs": f"{folder}/repair.jsonl"}
-            remote_log.work.write(outputs["repairs"], [plan], RepairPlan)
-            remote_log.work.write(outputs["copies"], [plan.copies], CopyPlan)
+            remote_log.context.work.write(outputs["repairs"], [plan], RepairPlan)
+            remote_log.context.work.write(outputs["copies"], [plan.copies], CopyPlan)
             summarize(
                 remote_log,
                 context,
@@ -137,7 +137,7 @@ class FinishRepairOperator(RemoteLogOperator):
         with self.opened() as remote_log:
             if failed := not_begun_of(remote_log, context, self.not_begun):
                 raise AirflowFailException(not_begun_message(failed))
-            [plan] = remote_log.work.read(own_path(context, self.plan), RepairPlan)
+            [plan] = remote_log.context.work.read(own_path(context, self.plan), RepairPlan)
             copied = replace(plan, copies=replace(plan.copies, segments=()))
             report = remote_log.repairs.carry_out(copied, lease_owner(context), nothing_more)
             keep_done(remote_log, context, "repaired", [report], RepairReport)

@@ -188,7 +188,7 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         with self.opened() as remote_log:
             ensure_may_read(remote_log, context, self.topic)
-            where = self._where(remote_log.settings)
+            where = self._where(remote_log.context.settings)
             self.log.info("to restore into %s", where.name)
             if isinstance(where, _Directory):
                 self._directory_target(where.path)
@@ -256,7 +256,7 @@ class RestoreOperator(_RestoringOperator):
         """Restore; a retry continues where this try ended."""
         with self.opened() as remote_log:
             ensure_may_read(remote_log, context, self.topic)
-            where = self._where(remote_log.settings)
+            where = self._where(remote_log.context.settings)
             plan = self._plan(remote_log)
             if isinstance(where, _Directory):
                 self._into_directory(remote_log, plan, where.path, context)
@@ -295,7 +295,7 @@ class RestoreOperator(_RestoringOperator):
         from tiered_storage.remote_log.restore.cluster import ClusterTarget, RestoredRecords
         from tiered_storage.remote_log.restore.validation import Validation
 
-        settings = remote_log.settings
+        settings = remote_log.context.settings
         target = ClusterTarget(
             cluster.bootstrap_servers,
             settings.base / self.offset_map if self.offset_map else settings.work_folder / "restores",

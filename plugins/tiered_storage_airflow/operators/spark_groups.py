@@ -77,7 +77,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         def say(progress: Progress) -> None:
             self.log.info("so far: %s", progress)
 
-        stuck_after_ms = remote_log.settings.copy_stuck_after_ms
+        stuck_after_ms = remote_log.context.settings.copy_stuck_after_ms
         return JobWatch(job, size, stuck_after_ms=stuck_after_ms, say=say, on_stuck=self._end_spark)
 
     def _get_hook(self) -> SparkSubmitHook:
@@ -127,7 +127,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
 
         if self.is_ending:
             raise AirflowException("no Spark job was begun: the task is ending, by SIGTERM or its execution_timeout")
-        access = remote_log.access(job)
+        access = remote_log.context.access(job)
         with submit_folder() as submitted, _environment(access.environment):
             self.application = str(application)
             self.name = f"{application.stem} {job.folder}"

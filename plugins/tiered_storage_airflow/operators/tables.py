@@ -91,7 +91,7 @@ class _Asked(BaseOperator):
             disorder_ms=60_000 * required_number(self.max_disorder_minutes, "max_disorder_minutes"),
         )
         query = TableQuery(self.topic, self.topic_id or None, parse_partitions(self.partitions or None), rows=rows)
-        interval, now = Interval(*self._times(context)), remote_log.clock()
+        interval, now = Interval(*self._times(context)), remote_log.context.clock()
         if interval.end > now:
             raise AirflowFailException(
                 f"nothing was done: the interval ends at {as_date(interval.end)}, and it is {as_date(now)} now. An "
@@ -100,7 +100,7 @@ class _Asked(BaseOperator):
         return ExportRequest(
             query,
             interval,
-            remote_log.settings.export_url,
+            remote_log.context.settings.export_url,
             self.codec,
             allow_gaps=is_switched_on(self.allow_gaps, "allow_gaps"),
         )
@@ -263,9 +263,9 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
         progress = TaskProgress("exported", Amount(pieces, size), self.log.info)
         description = job.files.description(ExportJobDescription)
         limit = QuotaLimit(description.quota)
-        with closing(open_object_client(description.export_url, remote_log.options)) as target:
+        with closing(open_object_client(description.export_url, remote_log.context.options)) as target:
             for number in range(job.groups):
-                job.run_group(number, remote_log.storage, target, description, progress, limit)
+                job.run_group(number, remote_log.context.storage, target, description, progress, limit)
         progress.conclude()
 
     def _tell(

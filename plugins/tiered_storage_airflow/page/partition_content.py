@@ -78,7 +78,7 @@ async def look_up(asked: Asked, start: int, *, may_read: bool) -> PartitionConte
         ),
         listed=await service.threads.asking.run(lambda: _list(service.log, partition, start)),
         now=wall_clock(),
-        stuck_after=service.log.settings.copy_stuck_after_ms,
+        stuck_after=service.log.context.settings.copy_stuck_after_ms,
         may_read=may_read,
         start=start,
     )
@@ -106,13 +106,13 @@ def _list(log: RemoteLogManager, partition: TopicIdPartition, start: int) -> Lis
     """Read all segments and keep those that are shown."""
     under_way: list[RemoteLogSegmentMetadata] = []
     due: list[RemoteLogSegmentMetadata] = []
-    for segment in log.segments.list_remote_log_segments(partition):
+    for segment in log.context.segments.list_remote_log_segments(partition):
         if segment.state is SegmentState.COPY_SEGMENT_STARTED and len(under_way) < MOST_ROWS:
             under_way.append(segment)
         if segment.end_offset >= start and len(due) <= MOST_ROWS:
             due.append(segment)
     selection = Selection(re.escape(partition.topic), frozenset({partition.partition}))
-    failed = log.store.safety.failures(selection)
+    failed = log.context.store.safety.failures(selection)
     failures = list(islice((each for each in failed if each.segment_id.topic_id_partition == partition), MOST_ROWS))
     following = due[MOST_ROWS].start_offset if len(due) > MOST_ROWS else None
     return Listed(under_way, due[:MOST_ROWS], following, failures)

@@ -81,11 +81,11 @@ async def find_run(service: OpenService, segment_id: str, cluster: str | None) -
 
 def _search(log: RemoteLogManager, segment_id: str, cluster: str | None = None) -> CopyingRun | None:
     wanted = segment_id.encode()
-    names = [name for name in islice(log.work.names("runs"), MOST_NAMES) if "/tasks" in name]
+    names = [name for name in islice(log.context.work.names("runs"), MOST_NAMES) if "/tasks" in name]
     # Copies come first, however many exports there are: exports are deeper, in folders of their own.
     latest_first = sorted(sorted(names, reverse=True), key=lambda name: name.count("/"))
     for name in islice(latest_first, MOST_FILES):
-        for line in log.work.content(f"runs/{name}", MOST_FILE_BYTES).splitlines():
+        for line in log.context.work.content(f"runs/{name}", MOST_FILE_BYTES).splitlines():
             # Audits and exports name the segment too, without a lease.
             if wanted in line and (found := _run_of(line, cluster)) is not None:
                 return found

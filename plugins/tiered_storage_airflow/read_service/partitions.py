@@ -86,7 +86,7 @@ def asked(right: Right) -> Callable[..., object]:
         access_of(request).partition = partition
         await admit(request, service, visitor, right, topic)
         log, asking = service.log, service.threads.asking
-        remote = await service.seen.remote.get(lambda: asking.run(log.segments.list_partitions))
+        remote = await service.seen.remote.get(lambda: asking.run(log.context.segments.list_partitions))
         found = await asking.run(lambda: find_partition(log, remote, topic, partition, topic_id))
         return Asked(service, found, visitor, right)
 
@@ -104,9 +104,9 @@ async def known_partitions(service: OpenService) -> list[TopicIdPartition]:
 
 def _known(log: RemoteLogManager) -> list[TopicIdPartition]:
     """Return all partitions, remote and local; an unreadable local tier adds none."""
-    found = set(log.segments.list_partitions())
+    found = set(log.context.segments.list_partitions())
     with suppress(TieredStorageError, OSError):
-        logs = configured_partitions(log.source)
+        logs = configured_partitions(log.context.source)
         found |= {each.topic_id_partition for each in logs if isinstance(each, PartitionLog)}
     return list(found)
 
@@ -158,7 +158,9 @@ async def find_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadat
 async def readable_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadata:
     """Return a readable segment. Raises ProblemError: 404, 409 until its copy is finished, 410 if it was deleted."""
     segment = await find_segment(asked, segment_id)
-    state = await asked.service.threads.asking.run(lambda: asked.service.log.segments.partition_state(asked.partition))
+    state = await asked.service.threads.asking.run(
+        lambda: asked.service.log.context.segments.partition_state(asked.partition)
+    )
     if state.delete_state is not None or segment.end_offset < (state.log_start_offset or 0):
         raise _gone(segment_id)
     if segment.state is SegmentState.COPY_SEGMENT_STARTED:
@@ -182,7 +184,7 @@ async def unless_deleted(
 
 
 def _find(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadata:
-    segments = asked.service.log.segments
+    segments = asked.service.log.context.segments
     found = segments.segment_by_id(RemoteLogSegmentId(asked.partition, segment_id))
     if found is not None:
         return found

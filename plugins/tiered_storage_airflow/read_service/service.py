@@ -118,7 +118,7 @@ class MetadataWatch:
 
     async def _compare(self) -> None:
         try:
-            await self._thread.run(self._log.guard.ensure_readable)
+            await self._thread.run(self._log.context.guard.ensure_readable)
             self._error = None
         except (OutdatedMetadataError, StoreMismatchError) as error:
             self._error = error
@@ -147,14 +147,16 @@ class OpenService:
     @classmethod
     def of(cls, log: RemoteLogManager, metrics: Metrics, short: ShortCalls, seconds_to_answer: float) -> Self:
         """Create the threads that the settings of `log` allow."""
-        settings = log.settings
+        settings = log.context.settings
         threads = ServiceThreads.of(settings)
         return cls(
             log,
             RightsFile(settings.read_service_rights_file),
             threads,
             Places(settings.read_service_max_streams, metrics),
-            Tiers.of(replace(log, storage=CountedStorage(log.storage, metrics.fetched))),
+            Tiers.of(
+                replace(log, context=replace(log.context, storage=CountedStorage(log.context.storage, metrics.fetched)))
+            ),
             FairQueue(MOST_SENDING, short, SECONDS_BETWEEN_SENDS),
             metrics,
             MetadataWatch(log, threads.looking["pair"]),
@@ -164,7 +166,7 @@ class OpenService:
     @property
     def stalled_after_seconds(self) -> float:
         """How long, in seconds, a reader may take nothing before its stream ends."""
-        return self.log.settings.read_service_stalled_after_ms / 1000
+        return self.log.context.settings.read_service_stalled_after_ms / 1000
 
     async def rights_now(self) -> ReadRights:
         """Return the rights, at most a second old."""
@@ -172,12 +174,16 @@ class OpenService:
 
     async def kept_metrics(self) -> RemoteLogMetrics | None:
         """Return the metrics that a run kept last, at most a moment old; None if there are none."""
-        return await self.seen.metrics.get(lambda: self.threads.asking.run(lambda: latest_metrics(self.log.work)))
+        return await self.seen.metrics.get(
+            lambda: self.threads.asking.run(lambda: latest_metrics(self.log.context.work))
+        )
 
     async def lag_history(self) -> list[LagPoint]:
         """Return the lag of the last day, at most a moment old."""
         log = self.log
-        return await self.seen.history.get(lambda: self.threads.asking.run(lambda: lag_history(log.work, log.clock())))
+        return await self.seen.history.get(
+            lambda: self.threads.asking.run(lambda: lag_history(log.context.work, log.context.clock()))
+        )
 
     def close(self) -> None:
         """End all threads, then close the remote log."""
@@ -226,7 +232,7 @@ class ReadService:
         if self._opened is not None:
             return self._opened
         log = self._open_log()
-        seconds = max(self.seconds_to_answer, 2 * log.settings.remote_fetch_max_wait_ms / 1000)
+        seconds = max(self.seconds_to_answer, 2 * log.context.settings.remote_fetch_max_wait_ms / 1000)
         opened = OpenService.of(log, self.metrics, self.short_calls, seconds)
         # Opening may hang: the lock that closing waits for is held only briefly.
         with self._lock:

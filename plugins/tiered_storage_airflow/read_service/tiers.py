@@ -43,7 +43,7 @@ class Tiers:
     @classmethod
     def of(cls, log: RemoteLogManager) -> Tiers:
         """Read `log`, which the caller closes."""
-        return cls(RemoteLogReader(log, local_may_be_hidden=True))
+        return cls(RemoteLogReader(log.context, local_may_be_hidden=True))
 
     async def snapshot(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionSnapshot:
         """Return a snapshot of the partition, at most a moment old, or a new one if the cached one lacks `offset`."""

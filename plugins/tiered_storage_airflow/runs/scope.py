@@ -56,7 +56,7 @@ def selected(remote_log: RemoteLogManager, topics: str, partitions: str | None, 
     from tiered_storage.remote_log.selection import Selection, parse_partitions  # noqa: PLC0415
 
     selection = Selection(topics, parse_partitions(partitions or None))
-    if is_switched_on(must_match, "must_match") and (nothing := remote_log.why_nothing_matches(selection)):
+    if is_switched_on(must_match, "must_match") and (nothing := remote_log.context.why_nothing_matches(selection)):
         asked = f"topics {topics!r}" + (f", partitions {partitions}" if partitions else "")
         raise ConfigurationError(f"{asked}: {nothing}")
     return selection
@@ -81,7 +81,7 @@ def ensure_may_read(remote_log: RemoteLogManager, context: Mapping[str, Any], to
     user = getattr(dag_run, "triggering_user_name", None)
     if user is None:
         return
-    file = remote_log.settings.read_service_rights_file
+    file = remote_log.context.settings.read_service_rights_file
     rights = load_read_rights(file) if file else NO_RIGHTS
     if rights.allows(user, (), Right.READ, topic):
         return

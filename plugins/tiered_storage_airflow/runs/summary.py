@@ -47,8 +47,8 @@ def summary_path(context: Mapping[str, Any]) -> str:
 def summarize(remote_log: RemoteLogManager, context: Context, log: Any, **figures: Figure) -> None:
     """Log the task's figures and write them to the path in its XCom `summary`, replacing those of an earlier try."""
     dag_run, task = context["dag_run"], context.get("ti")
-    summary = RunSummary(dag_run.dag_id, dag_run.run_id, task_name(context), remote_log.clock(), figures)
-    remote_log.work.write_report(summary_path(context), [summary], RunSummary)
+    summary = RunSummary(dag_run.dag_id, dag_run.run_id, task_name(context), remote_log.context.clock(), figures)
+    remote_log.context.work.write_report(summary_path(context), [summary], RunSummary)
     shown = (f"{name.replace('_', ' ')}: {_shown(value)}" for name, value in figures.items())
     log.info("summary: %s", ", ".join(shown))
     if task is not None:
@@ -61,7 +61,7 @@ def keep_done(
     """Write the list `name` of what the task did in this try; the lists of earlier tries stay."""
     task = context.get("ti")
     number = 1 if task is None else task.try_number
-    remote_log.work.write_report(f"runs/{task_folder(context)}/{number}/{name}.jsonl", done, kind)
+    remote_log.context.work.write_report(f"runs/{task_folder(context)}/{number}/{name}.jsonl", done, kind)
 
 
 def _shown(value: Figure) -> str:

@@ -154,7 +154,7 @@ def test_a_worker_whose_addresses_lead_to_another_cluster_copies_nothing_and_nam
     with RemoteLogManager.open(settings, wall_clock, store_options(settings, {}), create=True) as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "test")
         job = remote_log.write_copy_job("runs/test/1", begun)
-        access = remote_log.access(job.files)
+        access = remote_log.context.access(job.files)
         # As the worker's host resolves bootstrap.servers.
         there = replace(access.secrets, source_access={"bootstrap.servers": another.bootstrap_servers})
         copied = run_copy_groups(replace(access, secrets=there), [0])
@@ -239,7 +239,7 @@ def test_a_leader_that_only_the_worker_does_not_reach_is_waited_for_once_and_oth
     with RemoteLogManager.open(settings, wall_clock, store_options(settings, {}), create=True) as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "test")
         job = remote_log.write_copy_job("runs/test/1", begun)
-        access = remote_log.access(job.files)
+        access = remote_log.context.access(job.files)
         # As the worker's host sees the brokers.
         outside = {"bootstrap.servers": half_reachable.address("OUTSIDE")}
         copied = run_copy_groups(replace(access, secrets=replace(access.secrets, source_access=outside)), [0])

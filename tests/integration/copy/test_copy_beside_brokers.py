@@ -319,7 +319,7 @@ def test_a_segment_that_is_deleted_while_it_is_read_is_whole(site: LiveSite, mon
     content = first.log_path.read_bytes()
     small = replace(SIZES, window=64 << 10)
     with site.open() as remote_log:
-        storage = remote_log.storage
+        storage = remote_log.context.storage
         begun = remote_log.begin_copy(remote_log.plan_copy(), "deleted")
         send = storage.copy_log_segment_data
 
@@ -336,7 +336,7 @@ def test_a_segment_that_is_deleted_while_it_is_read_is_whole(site: LiveSite, mon
             return send(metadata, replace(data, chunks=deleted()))  # type: ignore[arg-type, type-var]
 
         monkeypatch.setattr(storage, "copy_log_segment_data", late)
-        with closing(SegmentRoller(begun.tasks, remote_log.source.access, storage, wall_clock)) as roller:
+        with closing(SegmentRoller(begun.tasks, remote_log.context.source.access, storage, wall_clock)) as roller:
             outcome = roller.copy(begun.tasks[0], lambda known: copy_segment(known, storage, small, wall_clock))
         monkeypatch.undo()
         report = remote_log.commit_copy([outcome])

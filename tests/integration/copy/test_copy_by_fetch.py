@@ -90,7 +90,7 @@ def test_a_gap_is_an_error_until_somebody_decides(site: LiveSite) -> None:
     assert f"offsets {end + 1} to {start - 1} " in gap["message"]
     assert read(site, Isolation.READ_UNCOMMITTED, start) == sent[start : rest[-1][1] + 1]
     with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
-        [partition] = remote_log.segments.list_partitions()
+        [partition] = remote_log.context.segments.list_partitions()
         assert list(reader.records(partition, 0, end_offset=end + 1)) == sent[: end + 1]
         for missing in (end + 1, start - 1):
             with pytest.raises(RemoteObjectNotFoundError, match=f"offset {missing}"):
@@ -218,16 +218,20 @@ def test_copies_of_a_topic_that_is_deleted_meanwhile_stay_and_are_named(site: Li
         [shown, *_] = site.run("segments", "--json").rows
         assert (shown["bytes"], shown["state"]) == (None, "COPY_SEGMENT_STARTED")
         sizes = CopySizes(1 << 20, 4096, 1 << 20)
-        with closing(SegmentRoller(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as roller:
+        with closing(
+            SegmentRoller(begun.tasks, remote_log.context.source.access, remote_log.context.storage, wall_clock)
+        ) as roller:
             outcomes = [
-                roller.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+                roller.copy(task, lambda known: copy_segment(known, remote_log.context.storage, sizes, wall_clock))
                 for task in begun.tasks
             ]
         client.delete_topic(topic)
         report = remote_log.commit_copy(outcomes)
         states = {
             segment.state
-            for segment in remote_log.segments.list_remote_log_segments(begun.tasks[0].metadata.topic_id_partition)
+            for segment in remote_log.context.segments.list_remote_log_segments(
+                begun.tasks[0].metadata.topic_id_partition
+            )
         }
 
     assert report.committed == ()
@@ -253,11 +257,13 @@ def test_a_segment_that_a_killed_worker_left_is_removed(site: LiveSite) -> None:
     with site.open() as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "killed")
         job = remote_log.write_copy_job("runs/killed", begun)
-        roller = SegmentRoller(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)
+        roller = SegmentRoller(begun.tasks, remote_log.context.source.access, remote_log.context.storage, wall_clock)
         sizes = CopySizes(1 << 20, 4096, 1 << 20)
         # Its objects are whole, and no result says so: the second one of the job, so that nobody knows its offsets.
         for task in begun.tasks[:2]:
-            outcome = roller.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+            outcome = roller.copy(
+                task, lambda known: copy_segment(known, remote_log.context.storage, sizes, wall_clock)
+            )
             assert outcome.finished
         roller.close()
         report = remote_log.commit_copy(job.outcomes())
@@ -294,7 +300,9 @@ def test_what_brokers_send_is_limited_too(site: LiveSite) -> None:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "limited")
         job = remote_log.write_copy_job("runs/limited", begun)
         limit, sizes = Counted(), CopySizes(1 << 20, 4096, 1 << 20)
-        job.run_group(0, remote_log.storage, sizes, wall_clock, limit=limit, access=remote_log.source.access)
+        job.run_group(
+            0, remote_log.context.storage, sizes, wall_clock, limit=limit, access=remote_log.context.source.access
+        )
         report = remote_log.commit_copy(job.outcomes())
     copied = sum(segment.size for segment in report.committed)
     [received] = limit.others
@@ -309,9 +317,11 @@ def test_results_are_committed_only_up_to_a_lost_one(site: LiveSite) -> None:
     with site.open() as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "lost")
         sizes = CopySizes(1 << 20, 4096, 1 << 20)
-        with closing(SegmentRoller(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as roller:
+        with closing(
+            SegmentRoller(begun.tasks, remote_log.context.source.access, remote_log.context.storage, wall_clock)
+        ) as roller:
             outcomes = [
-                roller.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+                roller.copy(task, lambda known: copy_segment(known, remote_log.context.storage, sizes, wall_clock))
                 for task in begun.tasks[:3]
             ]
         lost = replace(outcomes[1], finished=None, rolled=None)
@@ -331,9 +341,13 @@ def test_the_last_copy_of_records_is_kept_though_nobody_knew_its_offsets(site: L
         begun = remote_log.begin_copy(remote_log.plan_copy(), "killed")
         job = remote_log.write_copy_job("runs/killed", begun)
         sizes = CopySizes(1 << 20, 4096, 1 << 20)
-        with closing(SegmentRoller(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as roller:
+        with closing(
+            SegmentRoller(begun.tasks, remote_log.context.source.access, remote_log.context.storage, wall_clock)
+        ) as roller:
             for task in begun.tasks[:2]:
-                last = roller.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+                last = roller.copy(
+                    task, lambda known: copy_segment(known, remote_log.context.storage, sizes, wall_clock)
+                )
         assert last.rolled is not None
         remote_log.commit_copy(job.outcomes())
     client.delete_records(topic, 0, before=last.rolled.end_offset + 1)
@@ -357,9 +371,11 @@ def test_a_topic_that_is_compacted_meanwhile_is_not_committed(site: LiveSite) ->
     with site.open() as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "meanwhile")
         sizes = CopySizes(1 << 20, 4096, 1 << 20)
-        with closing(SegmentRoller(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as roller:
+        with closing(
+            SegmentRoller(begun.tasks, remote_log.context.source.access, remote_log.context.storage, wall_clock)
+        ) as roller:
             outcomes = [
-                roller.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+                roller.copy(task, lambda known: copy_segment(known, remote_log.context.storage, sizes, wall_clock))
                 for task in begun.tasks
             ]
         client.alter_topic(topic, {"cleanup.policy": "compact"})

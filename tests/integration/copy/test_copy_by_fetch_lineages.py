@@ -91,10 +91,10 @@ def test_aborts_are_known_though_nobody_knows_the_producers_before(site: LiveSit
 
     with site.open() as remote_log:
         segments = finished(remote_log)
-        storage = remote_log.storage
+        storage = remote_log.context.storage
         assert isinstance(storage, ListableStorage)
         bundles = [storage.fetch_bundle(segment) for segment in segments]
-        assert remote_log.segments.log_start_offset(segments[0].topic_id_partition) == start
+        assert remote_log.context.segments.log_start_offset(segments[0].topic_id_partition) == start
     aborted = [
         entry
         for segment, bundle in zip(segments, bundles, strict=True)
@@ -121,7 +121,7 @@ def test_a_later_leader_epoch_is_part_of_the_lineage(site: LiveSite) -> None:
 
     with site.open() as remote_log:
         segments = finished(remote_log)
-        state = remote_log.segments.partition_state(segments[0].topic_id_partition)
+        state = remote_log.context.segments.partition_state(segments[0].topic_id_partition)
     assert len(state.lineage) == 2
     assert state.lineage[1].start_offset == len(sent)
     assert any(len(segment.leader_epochs) == 2 for segment in segments)
@@ -140,7 +140,7 @@ def test_a_leader_epoch_in_which_nothing_was_written_yet_is_part_of_the_lineage(
 
     with site.open() as remote_log:
         segments = finished(remote_log)
-        lineage = remote_log.segments.partition_state(segments[0].topic_id_partition).lineage
+        lineage = remote_log.context.segments.partition_state(segments[0].topic_id_partition).lineage
     assert [entry.start_offset for entry in lineage] == [0, len(sent)]
     assert [segment.leader_epochs for segment in segments] == [
         (EpochEntry(lineage[0].epoch, segment.start_offset),) for segment in segments
@@ -167,9 +167,9 @@ def test_a_log_start_that_moves_past_an_epoch_meanwhile_invents_no_lineage(
 
     monkeypatch.setattr(ClusterClient, "offsets_for_leader_epochs", late)
     with site.open() as remote_log:
-        [partition] = remote_log.segments.list_partitions()
-        log = remote_log.source.partition(partition)
-        known = remote_log.segments.partition_state(partition).lineage
+        [partition] = remote_log.context.segments.list_partitions()
+        log = remote_log.context.source.partition(partition)
+        known = remote_log.context.segments.partition_state(partition).lineage
 
     assert log is not None
     assert log.leader_epochs == (EpochEntry(known[-1].epoch, 500),)
@@ -184,7 +184,7 @@ def test_a_leader_that_knows_no_epoch_below_one_is_given_none(site: LiveSite) ->
         checkpoint = site.kafka.log_dir / f"{topic}-0" / "leader-epoch-checkpoint"
         write_leader_epochs(checkpoint, [EpochEntry(1, sent[200].offset)])
     with site.open() as remote_log:
-        [log] = [each for each in remote_log.source.partitions() if name_of(each) == (topic, 0)]
+        [log] = [each for each in remote_log.context.source.partitions() if name_of(each) == (topic, 0)]
 
     assert isinstance(log, PartitionLog)
     assert log.log_start_offset == 0
@@ -199,9 +199,11 @@ def test_whichever_task_begins_knows_the_producers_of_the_last_run(site: LiveSit
     with site.open() as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "turned")
         sizes = CopySizes(1 << 20, 4096, 1 << 20)
-        with closing(SegmentRoller(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as roller:
+        with closing(
+            SegmentRoller(begun.tasks, remote_log.context.source.access, remote_log.context.storage, wall_clock)
+        ) as roller:
             outcomes = [
-                roller.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+                roller.copy(task, lambda known: copy_segment(known, remote_log.context.storage, sizes, wall_clock))
                 for task in reversed(begun.tasks[:2])
             ]
         assert len(remote_log.commit_copy(outcomes).committed) == 2
@@ -227,7 +229,7 @@ def test_producers_are_known_where_a_later_leader_truncated_a_remote_segment(sit
             for row in table.base_offset.tolist()
         ]
         at = rows[len(rows) // 2]
-        log = remote_log.source.partition(truncated.topic_id_partition)
+        log = remote_log.context.source.partition(truncated.topic_id_partition)
         assert log is not None
         assert log.unsegmented is not None
         task = CopyTask(
@@ -246,7 +248,9 @@ def test_producers_are_known_where_a_later_leader_truncated_a_remote_segment(sit
             return CopyOutcome(known, None)
 
         ends: list[int] = []
-        with closing(SegmentRoller([task], remote_log.source.access, remote_log.storage, wall_clock)) as roller:
+        with closing(
+            SegmentRoller([task], remote_log.context.source.access, remote_log.context.storage, wall_clock)
+        ) as roller:
             assert roller.copy(task, kept).failure is None
 
     state = ProducerState(0, batches_kept=1)

@@ -36,22 +36,22 @@ def brokers(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFact
 
 def finished(site: LiveSite) -> list[RemoteLogSegmentMetadata]:
     with site.open() as remote_log:
-        [partition] = remote_log.segments.list_partitions()
-        segments = remote_log.segments.list_remote_log_segments(partition)
+        [partition] = remote_log.context.segments.list_partitions()
+        segments = remote_log.context.segments.list_remote_log_segments(partition)
         return [each for each in segments if each.state is SegmentState.COPY_SEGMENT_FINISHED]
 
 
 def lineage(site: LiveSite) -> list[int]:
     """Return where each leader begins."""
     with site.open() as remote_log:
-        [partition] = remote_log.segments.list_partitions()
-        return [each.start_offset for each in remote_log.segments.partition_state(partition).lineage]
+        [partition] = remote_log.context.segments.list_partitions()
+        return [each.start_offset for each in remote_log.context.segments.partition_state(partition).lineage]
 
 
 def read(site: LiveSite, start: int, end: int) -> list[Record]:
     """Read the remote log from offset `start` to `end` (exclusive)."""
     with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
-        [partition] = remote_log.segments.list_partitions()
+        [partition] = remote_log.context.segments.list_partitions()
         return list(reader.records(partition, start, end_offset=end))
 
 

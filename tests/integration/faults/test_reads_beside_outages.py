@@ -67,7 +67,7 @@ def test_local_records_come_while_remote_ones_wait_for_what_hangs(
         gateway = running.enter_context(running_gateway(site.config, port))
         remote_log = running.enter_context(site.open())
         reader = running.enter_context(BlockingLogReader(remote_log.open_log_reader()))
-        [partition] = [each for each in remote_log.segments.list_partitions() if each.partition == REMOTE]
+        [partition] = [each for each in remote_log.context.segments.list_partitions() if each.partition == REMOTE]
         begins = {REMOTE: 0, **dict.fromkeys(LOCAL, OFFSET_END)}
         with outage(remote_servers):
             client = running.enter_context(PlacedReader(gateway.bootstrap_servers, topic, begins))

@@ -87,14 +87,14 @@ def deleted(gateway: RunningGateway, topic: str, before: int) -> int:
 
 def global_log_start(site: LiveSite, topic: str) -> int | None:
     with site.open() as remote_log:
-        [partition] = [each for each in remote_log.segments.list_partitions() if each.topic == topic]
-        return remote_log.segments.log_start_offset(partition)
+        [partition] = [each for each in remote_log.context.segments.list_partitions() if each.topic == topic]
+        return remote_log.context.segments.log_start_offset(partition)
 
 
 def delete_states(site: LiveSite, topic: str) -> dict[str, PartitionDeleteState | None]:
     with site.open() as remote_log:
-        states = remote_log.segments.partition_states()
-        known = [each for each in remote_log.segments.list_partitions() if each.topic == topic]
+        states = remote_log.context.segments.partition_states()
+        known = [each for each in remote_log.context.segments.list_partitions() if each.topic == topic]
         return {each.topic_id: states[each].delete_state if each in states else None for each in known}
 
 

@@ -226,7 +226,7 @@ def test_only_committed_records_are_read_at_read_committed(
         from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
         from tiered_storage.remote_log.read.read_values import Isolation
 
-        [partition] = [one for one in remote_log.segments.list_partitions() if one.topic == DECIDED]
+        [partition] = [one for one in remote_log.context.segments.list_partitions() if one.topic == DECIDED]
         with BlockingLogReader(remote_log.open_log_reader()) as reader:
             remote = list(reader.records(partition, 0, isolation=Isolation.READ_COMMITTED))
     assert committed == [*remote, *local]

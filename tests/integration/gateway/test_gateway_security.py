@@ -135,9 +135,9 @@ def test_without_the_right_to_delete_nothing_remote_is_deleted(
     codes = [each.value.args[0].code() for each in (records, topics)]
     assert codes == [TOPIC_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED]
     with site.open() as remote_log:
-        [partition] = [each for each in remote_log.segments.list_partitions() if each.topic == TOPIC]
-        assert remote_log.segments.log_start_offset(partition) == 0
-        assert remote_log.segments.partition_state(partition).delete_state is None
+        [partition] = [each for each in remote_log.context.segments.list_partitions() if each.topic == TOPIC]
+        assert remote_log.context.segments.log_start_offset(partition) == 0
+        assert remote_log.context.segments.partition_state(partition).delete_state is None
 
 
 def test_a_login_by_token_passes_through(site: LiveSite, guarded_broker: GuardedKafka) -> None:

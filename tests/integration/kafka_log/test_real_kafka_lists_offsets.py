@@ -79,7 +79,7 @@ def of_reader(root: Path, log_dir: Path) -> Answers:
     config.write_text(yaml.safe_dump({"log.dirs": [str(log_dir)], "state.directory": str(root / "state")}))
     settings = load_settings(config, environ={})
     with RemoteLogManager.open(settings, wall_clock, store_options(settings, {}), create=True) as remote_log:
-        logs = [each for each in remote_log.source.partitions() if isinstance(each, PartitionLog)]
+        logs = [each for each in remote_log.context.source.partitions() if isinstance(each, PartitionLog)]
         [partition] = [each.topic_id_partition for each in logs if each.topic_id_partition.topic == TOPIC]
         with BlockingLogReader(remote_log.open_log_reader()) as reader:
             return {

@@ -369,8 +369,8 @@ def ensure_all_is_there(site: LiveSite, topic: str, sent: list[Record]) -> int:
         # Another topic id may have come: the cluster does not know it, so nothing was copied under it.
         [copied] = [
             each
-            for each in remote_log.segments.list_partitions()
-            if each.topic == topic and finished(remote_log.segments.list_remote_log_segments(each))
+            for each in remote_log.context.segments.list_partitions()
+            if each.topic == topic and finished(remote_log.context.segments.list_remote_log_segments(each))
         ]
         end = reader.snapshot(copied).remote_end
         in_order = sorted(sent, key=lambda record: record.offset)

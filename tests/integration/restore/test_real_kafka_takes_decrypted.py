@@ -55,13 +55,13 @@ def test_kafkas_tool_accepts_what_comes_back(
     local = {each.base_offset: each for each in list_segments(Path(log_dir) / f"{TOPIC}-0")}
     back: list[Path] = []
     with files.open() as remote_log:
-        [partition] = remote_log.segments.list_partitions()
-        for segment in remote_log.segments.list_remote_log_segments(partition):
-            fetched = b"".join(remote_log.storage.fetch_log_segment(segment))
+        [partition] = remote_log.context.segments.list_partitions()
+        for segment in remote_log.context.segments.list_remote_log_segments(partition):
+            fetched = b"".join(remote_log.context.storage.fetch_log_segment(segment))
             assert fetched == local[segment.start_offset].log_path.read_bytes()
             for kind, suffix in ((IndexKind.OFFSET, "index"), (IndexKind.TIMESTAMP, "timeindex")):
                 (tmp_path / f"{segment.start_offset:020}.{suffix}").write_bytes(
-                    remote_log.storage.fetch_index(segment, kind)
+                    remote_log.context.storage.fetch_index(segment, kind)
                 )
             back.append(tmp_path / f"{segment.start_offset:020}.log")
             back[-1].write_bytes(fetched)
@@ -76,10 +76,12 @@ def test_kafkas_tool_accepts_what_comes_back(
 def test_each_entry_of_the_remote_log_index_is_a_chunk_of_the_object(files: RemoteLogFiles) -> None:
     """Its rdi has the place in the log; the manifest's chunk table, the place in the object."""
     with files.open() as remote_log:
-        [partition] = remote_log.segments.list_partitions()
-        for segment in remote_log.segments.list_remote_log_segments(partition):
-            manifest = Manifest.parse(remote_log.storage.fetch_index(segment, IndexKind.MANIFEST), "manifest")
-            entries = [*iterate_entries(remote_log.storage.fetch_index(segment, IndexKind.REMOTE_LOG_INDEX), "index")]
+        [partition] = remote_log.context.segments.list_partitions()
+        for segment in remote_log.context.segments.list_remote_log_segments(partition):
+            manifest = Manifest.parse(remote_log.context.storage.fetch_index(segment, IndexKind.MANIFEST), "manifest")
+            entries = [
+                *iterate_entries(remote_log.context.storage.fetch_index(segment, IndexKind.REMOTE_LOG_INDEX), "index")
+            ]
             assert len(manifest.chunks) > 1
             assert [entry.length for entry in entries] == [chunk.length for chunk in manifest.chunks]
             in_log = accumulate((chunk.length for chunk in manifest.chunks), initial=0)

@@ -52,8 +52,8 @@ def segments(site: LiveSite) -> dict[RemoteLogSegmentId, tuple[int, int, int]]:
     with site.open() as remote_log:
         return {
             one.segment_id: (each.partition, one.start_offset, one.end_offset)
-            for each in remote_log.segments.list_partitions()
-            for one in remote_log.segments.list_remote_log_segments(each)
+            for each in remote_log.context.segments.list_partitions()
+            for one in remote_log.context.segments.list_remote_log_segments(each)
             if one.state is SegmentState.COPY_SEGMENT_FINISHED
         }
 
@@ -62,7 +62,8 @@ def remote_starts(site: LiveSite) -> dict[int, int]:
     """Return the log starts that readers see."""
     with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
         return {
-            each.partition: reader.snapshot(each).log_start_offset for each in remote_log.segments.list_partitions()
+            each.partition: reader.snapshot(each).log_start_offset
+            for each in remote_log.context.segments.list_partitions()
         }
 
 
@@ -163,7 +164,7 @@ def read_around_gaps(site: LiveSite, ends: Mapping[int, int], starts: Mapping[in
     """Read the remote tier up to where the gap of each partition begins (`ends`), and from where it ends (`starts`)."""
     found: dict[Place, list[bytes]] = {}
     with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
-        for each in remote_log.segments.list_partitions():
+        for each in remote_log.context.segments.list_partitions():
             snapshot, number = reader.snapshot(each), each.partition
             for start, end in ((snapshot.log_start_offset, ends[number]), (starts[number], snapshot.remote_end)):
                 for record in reader.records(each, start, end_offset=end):

@@ -290,10 +290,10 @@ def test_metadata_that_the_store_contradicts_delete_nothing(site: LiveSite) -> N
     filled(site, 400)
     with site.open() as remote_log:
         lost = finished(remote_log)[1]
-        lease = remote_log.leases.acquire(lost.topic_id_partition, "test", 60_000)
+        lease = remote_log.context.leases.acquire(lost.topic_id_partition, "test", 60_000)
         gone = RemoteLogSegmentMetadataUpdate(lost.segment_id, SegmentState.DELETE_SEGMENT_STARTED, wall_clock())
-        remote_log.segments.update_remote_log_segment_metadata(gone, lease)
-        remote_log.leases.release(lease)
+        remote_log.context.segments.update_remote_log_segment_metadata(gone, lease)
+        remote_log.context.leases.release(lease)
 
     result = site.run("retain")
 

@@ -56,10 +56,10 @@ def filled(site: LiveSite, topic: str) -> dict[int, list[int]]:
         return {
             each.partition: [
                 segment.end_offset + 1
-                for segment in remote_log.segments.list_remote_log_segments(each)
+                for segment in remote_log.context.segments.list_remote_log_segments(each)
                 if segment.state is SegmentState.COPY_SEGMENT_FINISHED
             ]
-            for each in remote_log.segments.list_partitions()
+            for each in remote_log.context.segments.list_partitions()
         }
 
 

@@ -157,7 +157,7 @@ def test_workers_that_do_not_see_the_leaders_files_say_so_before_anything_is_cop
         job = remote_log.write_copy_job("runs/unseen/1", begun)
         # The host of the plan sees the files, and that of the worker does not.
         mounted.unlink()
-        said, _ = spark_submit.run("copy_segments.py", remote_log.access(job.files))
+        said, _ = spark_submit.run("copy_segments.py", remote_log.context.access(job.files))
         outcomes = list(job.outcomes())
         report = remote_log.commit_copy(outcomes)
 

@@ -76,14 +76,14 @@ def test_the_workers_of_an_export_and_of_a_deep_audit_keep_one_limit_together(
     site.copy()
     with site.open() as remote_log:
         request = ExportRequest(
-            TableQuery("orders"), Interval(TIMESTAMP, TIMESTAMP + 1000), remote_log.settings.export_url
+            TableQuery("orders"), Interval(TIMESTAMP, TIMESTAMP + 1000), remote_log.context.settings.export_url
         )
         with remote_log.tables.export(request, "runs/export/1") as begun:
             export = begun.write_job("runs/export/1")
-            spark_submit.run("export_parquet.py", remote_log.access(export.files), exported)
+            spark_submit.run("export_parquet.py", remote_log.context.access(export.files), exported)
             assert begun.commit(list(export.outcomes())).rows == 16
         audit = remote_log.checks.write_audit_job("runs/audit/1")
-        spark_submit.run("audit_segments.py", remote_log.access(audit.files), audited)
+        spark_submit.run("audit_segments.py", remote_log.context.access(audit.files), audited)
         assert [outcome.anomalies for outcome in audit.outcomes()] == [()] * 4
     ensure_shared(exported, limit, 2 * segment)
     ensure_shared(audited, limit, 2 * segment)

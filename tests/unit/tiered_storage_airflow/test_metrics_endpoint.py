@@ -51,7 +51,7 @@ def scraped_until(port: int, is_reached: Callable[[Scrape], bool]) -> Scrape:
 def test_a_scrape_shows_the_kept_metrics_and_what_was_fetched(logins: None, tmp_path: Path) -> None:
     port = free_ports(1)[0]
     with ReadServiceSite.open(tmp_path) as site:
-        site.changed(lambda log: keep_metrics(log.work, take_metrics(log)))
+        site.changed(lambda log: keep_metrics(log.context.work, take_metrics(log.context)))
         with endpoint_of(site, port):
             answer = site.get("/topics/orders/partitions/0/records", params={"offset": 0, "max_records": 3})
             assert answer.status_code == 200
@@ -97,7 +97,7 @@ def test_the_api_server_serves_them_while_it_runs(
 
     port, files = free_ports(1)[0], a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
-        keep_metrics(remote_log.work, take_metrics(remote_log))
+        keep_metrics(remote_log.context.work, take_metrics(remote_log.context))
     files.properties["read.service.metrics.port"] = port
     monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(files.config))
     with TestClient(read_service()):

@@ -91,23 +91,23 @@ def selected(topics: str, partitions: str | None) -> Selection:
 def known_selection(remote_log: RemoteLogManager, topics: str, partitions: str | None) -> Selection:
     """Return the selection. Raises ConfigurationError if it matches no known partition: it may be mistyped."""
     selection = selected(topics, partitions)
-    if why := remote_log.why_nothing_matches(selection):
+    if why := remote_log.context.why_nothing_matches(selection):
         raise ConfigurationError(f"{why}; nothing was done")
     return selection
 
 
 def named_partitions(remote_log: RemoteLogManager) -> list[TopicIdPartition]:
     """Return every local or remote partition, except those of Kafka's internal topics."""
-    named = remote_log.source.names()
+    named = remote_log.context.source.names()
     local = [one.topic_id_partition for one in named if isinstance(one, NamedPartition) and not one.is_internal]
-    return sorted({*local, *remote_log.segments.list_partitions()})
+    return sorted({*local, *remote_log.context.segments.list_partitions()})
 
 
 def chosen_topics(remote_log: RemoteLogManager, selection: Selection) -> list[Topic]:
     """Return the decisions on each selected topic, by name."""
     chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
     incarnations = {(one.cluster_id, one.topic_id): one for one in chosen}
-    return sorted(map(remote_log.decided_topic, incarnations.values()), key=lambda topic: topic.name)
+    return sorted(map(remote_log.context.decided_topic, incarnations.values()), key=lambda topic: topic.name)
 
 
 def refused_by_decision(
@@ -165,10 +165,11 @@ def _allowed(is_allowed: bool) -> str:
 
 def show_grace(remote_log: RemoteLogManager, output: Output, topic: str = "TOPIC") -> None:
     """Print when the objects marked now are deleted, and how to bring them back until then."""
-    grace_ms = remote_log.settings.remote_log_deletion_grace_ms
+    grace_ms = remote_log.context.settings.remote_log_deletion_grace_ms
     if grace_ms:
+        end = as_date(remote_log.context.clock() + grace_ms)
         output.say(
-            f"note: the first run of expire after {as_date(remote_log.clock() + grace_ms)} deletes the objects marked "
+            f"note: the first run of expire after {end} deletes the objects marked "
             f"now (remote.log.deletion.grace.ms); until then 'tiered-storage undelete {topic}' brings them back"
         )
 

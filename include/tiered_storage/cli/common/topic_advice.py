@@ -39,8 +39,8 @@ def advise_on_topics(topics: PatternArgument = ".*", config: ConfigOption = None
     output = Output(as_json)
     selection = Selection(topics)
     with opened(config, output, only_looks=True) as remote_log:
-        found, estimated = advise(remote_log, selection.matches)
-        settings = remote_log.settings
+        found, estimated = advise(remote_log.context, selection.matches)
+        settings = remote_log.context.settings
     if not found:
         raise ConfigurationError(
             f"no local topic matches {topics}; 'tiered-storage topics list' shows the known topics"

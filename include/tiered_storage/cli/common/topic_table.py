@@ -84,12 +84,12 @@ class KnownTopics:
 
 def known_topics(remote_log: RemoteLogManager) -> KnownTopics:
     """Return what the log directories and the metadata have; reads names only, no log."""
-    names = list(remote_log.source.names())
-    shown = ShownTopics(shows_all=not remote_log.source.shows_segments)
+    names = list(remote_log.context.source.names())
+    shown = ShownTopics(shows_all=not remote_log.context.source.shows_segments)
     for one in names:
         shown.add(one)
-    remote = remote_log.segments.list_partitions()
-    absent = shown.absent(remote) if CLUSTER.is_named(remote_log.settings) else []
+    remote = remote_log.context.segments.list_partitions()
+    absent = shown.absent(remote) if CLUSTER.is_named(remote_log.context.settings) else []
     local = {one.topic_id_partition: one for one in names if isinstance(one, NamedPartition) and not one.is_internal}
     return KnownTopics(
         sorted({*local, *remote}),
@@ -109,18 +109,18 @@ def clusters_here(remote_log: RemoteLogManager, found: KnownTopics) -> set[str]:
     """Return the clusters of the local logs, also of a running one that shows no topic yet; empty if none is known."""
     if found.local:
         return {one.cluster_id for one in found.local}
-    if not CLUSTER.is_named(remote_log.settings):
+    if not CLUSTER.is_named(remote_log.context.settings):
         return set()
     from tiered_storage.kafka_wire.cluster import ClusterClient
 
-    with ClusterClient.by_properties(remote_log.source.access) as client:
-        cluster_id = client.metadata(()).cluster_id or remote_log.settings.cluster_id
+    with ClusterClient.by_properties(remote_log.context.source.access) as client:
+        cluster_id = client.metadata(()).cluster_id or remote_log.context.settings.cluster_id
     return set() if cluster_id is None else {cluster_id}
 
 
 def why_unknown(remote_log: RemoteLogManager, found: KnownTopics, named: str) -> str:
     """Return why no known partition matches `named`, a topic's name or a regular expression."""
-    settings, place = remote_log.settings, local_place(remote_log.settings)
+    settings, place = remote_log.context.settings, local_place(remote_log.context.settings)
     hidden = why_hidden(settings) if is_pattern(named) else why_hidden(settings, named)
     near = near_names(named, (one.topic for one in found.partitions))
     shown = (
@@ -146,7 +146,7 @@ def topic_row(remote_log: RemoteLogManager, incarnation: TopicIdPartition, found
     topic, local = decided(remote_log, incarnation), found.local_of(incarnation)
     named = local[0] if local else None
     try:
-        policy = decide_partition(incarnation, named, remote_log.topics, remote_log.settings)
+        policy = decide_partition(incarnation, named, remote_log.context.topics, remote_log.context.settings)
     except TieredStorageError as error:
         return (*_state_of(topic, incarnation, found), *[None] * 7, str(error))
     resolved, configs = policy.settings, None if named is None else named.configs
@@ -160,10 +160,10 @@ def topic_row(remote_log: RemoteLogManager, incarnation: TopicIdPartition, found
             getattr(resolved, field) if getattr(resolved, field) >= 0 else getattr(configs, field) for field in SEGMENTS
         )
     )
-    set_by = origins(policy.topic, remote_log.settings, configs, policy.held)
+    set_by = origins(policy.topic, remote_log.context.settings, configs, policy.held)
     problem = policy.left_alone or found.problem_of(incarnation)
     if problem is None and (absent := found.absent.get(_incarnation(incarnation))):
-        grace_ms = remote_log.settings.remote_log_replaced_topic_grace_ms
+        grace_ms = remote_log.context.settings.remote_log_replaced_topic_grace_ms
         problem = absent.finding(policy.topic, grace_ms).message
     return (*_state_of(policy.topic, incarnation, found), *limits, *rolls, set_by, problem)
 
@@ -178,14 +178,22 @@ def _state_of(topic: Topic, incarnation: TopicIdPartition, found: KnownTopics) -
 def decided(remote_log: RemoteLogManager, incarnation: TopicIdPartition) -> Topic:
     """Return the recorded decision on an incarnation of a topic, or the seed in the settings file."""
     return decided_topic(
-        incarnation.cluster_id, incarnation.topic_id, incarnation.topic, remote_log.topics, remote_log.settings
+        incarnation.cluster_id,
+        incarnation.topic_id,
+        incarnation.topic,
+        remote_log.context.topics,
+        remote_log.context.settings,
     )
 
 
 def is_withheld(remote_log: RemoteLogManager, incarnation: TopicIdPartition) -> bool:
     """Return whether the settings file allows deletion, but not for this incarnation; see withholds_rights."""
     return withholds_rights(
-        incarnation.cluster_id, incarnation.topic_id, incarnation.topic, remote_log.topics, remote_log.settings
+        incarnation.cluster_id,
+        incarnation.topic_id,
+        incarnation.topic,
+        remote_log.context.topics,
+        remote_log.context.settings,
     )
 
 

@@ -96,7 +96,7 @@ async def segments(
     def find() -> SegmentsAnswer:
         listed = (
             segment
-            for segment in asked.service.log.segments.list_remote_log_segments(asked.partition)
+            for segment in asked.service.log.context.segments.list_remote_log_segments(asked.partition)
             if segment.start_offset >= start and state in {None, segment.state.name}
         )
         shown = [SegmentAnswer.of(segment) for segment in islice(listed, limit)]
@@ -142,7 +142,7 @@ async def index(
 async def describe(service: OpenService, partition: TopicIdPartition) -> PartitionAnswer:
     """Return the description of a partition."""
     snapshot = await service.tiers.snapshot(partition)
-    segments = service.log.segments
+    segments = service.log.context.segments
     count, state = await service.threads.asking.run(
         lambda: (segments.count_remote_log_segments(partition), segments.partition_state(partition))
     )

@@ -101,7 +101,7 @@ async def _look(service: OpenService) -> list[HealthCheck]:
     """Query metadata and store, each for at most HEALTH_SECONDS."""
     return list(
         await asyncio.gather(
-            _check(service, "metadata", service.log.store.identity.bound_store_uuid),
+            _check(service, "metadata", service.log.context.store.identity.bound_store_uuid),
             _check(service, "store", lambda: _ask_store(service.log)),
         )
     )
@@ -122,5 +122,5 @@ async def _check(service: OpenService, name: str, ask: Callable[[], object]) -> 
 
 def _ask_store(log: RemoteLogManager) -> None:
     """Ask the store for its first object."""
-    if (storage := as_listable(log.storage)) is not None:
+    if (storage := as_listable(log.context.storage)) is not None:
         next(iter(storage.list_objects()), None)

@@ -209,7 +209,7 @@ def test_damage_beside_the_log_is_copied_and_the_run_fails(tmp_path: Path) -> No
 def test_a_copy_leaves_a_partition_that_another_run_holds_and_exits_with_1(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
     with files.open() as remote_log:
-        remote_log.leases.acquire(ORDERS_0, "another run", 10**12)
+        remote_log.context.leases.acquire(ORDERS_0, "another run", 10**12)
 
     result = run_on(files, "copy", "--json")
 
@@ -378,7 +378,7 @@ def test_expiry_ends_no_more_than_was_asked_for(tmp_path: Path) -> None:
 def test_expiry_leaves_what_is_held_and_does_not_show_it_as_ended(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=limited(retention_bytes=1))
     with files.open() as remote_log:
-        remote_log.leases.acquire(ORDERS_0, "a copy run", 10**12)
+        remote_log.context.leases.acquire(ORDERS_0, "a copy run", 10**12)
 
     result = run_on(files, "expire", "--json")
 
@@ -402,10 +402,10 @@ def test_expiry_cleans_up_only_in_the_topics_that_were_asked_for(tmp_path: Path)
 def test_expiry_beside_a_copy_under_way_is_no_trouble(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
-        remote_log.leases.acquire(ORDERS_0, "copy", 10**12)
+        remote_log.context.leases.acquire(ORDERS_0, "copy", 10**12)
         begin(remote_log)
         lease = held_by(remote_log, "copy")
-        remote_log.leases.heartbeat(lease, 10**12)
+        remote_log.context.leases.heartbeat(lease, 10**12)
 
     result = run_on(files, "expire", "--json")
 

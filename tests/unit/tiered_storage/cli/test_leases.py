@@ -42,7 +42,7 @@ def test_the_lease_of_a_clock_that_was_ahead_is_seen_and_ended(files: RemoteLogF
     assert run_on(files, "leases", "list", "--json").rows == []
     assert run_on(files, "copy").exit_code == 0
     with files.open() as remote_log, pytest.raises(LeaseLostError):
-        remote_log.leases.check(ahead)
+        remote_log.context.leases.check(ahead)
 
 
 @pytest.mark.parametrize("command", ["copy", "doctor"])

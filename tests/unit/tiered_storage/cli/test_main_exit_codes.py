@@ -57,7 +57,7 @@ def paused(root: Path) -> RemoteLogFiles:
 def held(root: Path) -> RemoteLogFiles:
     files = past_limits(root)
     with files.open() as remote_log:
-        remote_log.leases.acquire(ORDERS_0, "another run", ALWAYS_MS)
+        remote_log.context.leases.acquire(ORDERS_0, "another run", ALWAYS_MS)
     return files
 
 
@@ -70,7 +70,7 @@ def damaged(root: Path) -> RemoteLogFiles:
 def damaged_and_held(root: Path) -> RemoteLogFiles:
     files = damaged(root)
     with files.open() as remote_log:
-        remote_log.leases.acquire(ORDERS_0, "another run", ALWAYS_MS)
+        remote_log.context.leases.acquire(ORDERS_0, "another run", ALWAYS_MS)
     return files
 
 

@@ -64,7 +64,7 @@ def test_deletions_are_stopped_whatever_else_is_wrong(tmp_path: Path, wrong: dic
     files.properties = sound
     assert "look first" in run_on(files, "retain").err
     with files.open() as remote_log:
-        assert remote_log.store.generation.read().next_token is None
+        assert remote_log.context.store.generation.read().next_token is None
     files.properties = {**sound, **wrong}
     assert run_on(files, "stop-deletions", "--lift").exit_code == 1
 

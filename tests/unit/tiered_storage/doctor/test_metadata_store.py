@@ -40,7 +40,7 @@ def test_sound_metadata_are_as_they_must_be(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         remote_log.checks.audit()
-        remote_log.store.generation.record_backup(files.clock.now)
+        remote_log.context.store.generation.record_backup(files.clock.now)
     (files.root / "state" / "work").mkdir()
     before = everything_in(files.root)
 
@@ -117,7 +117,7 @@ def test_metadata_that_are_older_than_the_store_are_wrong(tmp_path: Path) -> Non
     files = a_copied_remote_log(tmp_path)
     backup = database_of(files).read_bytes()
     with files.open() as remote_log:
-        remote_log.guard.renew("a copy run")
+        remote_log.context.guard.renew("a copy run")
     for left in database_of(files).parent.glob("*.db*"):
         left.unlink()
     database_of(files).write_bytes(backup)
@@ -255,7 +255,7 @@ def test_a_topic_that_the_log_cleaner_compacts_is_wrong_while_it_is_enabled(
 def test_the_switch_that_stops_deletions_is_worth_a_note(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
-        remote_log.safety.stop("a wrong mount", "somebody")
+        remote_log.context.safety.stop("a wrong mount", "somebody")
 
     [message] = examined(files).notes("deletions")
 
@@ -266,7 +266,7 @@ def test_failed_deletions_are_worth_a_note(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, {("orders", 0): 7})
     with files.open() as remote_log:
         ids = [segment.segment_id for segment in segments_of(remote_log)]
-        remote_log.safety.note_failures(dict.fromkeys(ids, "refused"), NOW)
+        remote_log.context.safety.note_failures(dict.fromkeys(ids, "refused"), NOW)
 
     *named, more = examined(files).notes("deletions")
 
@@ -279,7 +279,7 @@ def test_doctor_reports_what_the_last_audit_found(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     assert "nothing was ever audited" in examined(files).notes("audit")[0]
     with files.open() as remote_log:
-        remote_log.safety.put_audit_result(
+        remote_log.context.safety.put_audit_result(
             AuditResult(ORDERS_0.cluster_id, ORDERS_0.topic_id, True, NOW, 3, "2 missing objects")
         )
 
@@ -302,9 +302,9 @@ def test_a_store_that_lost_what_was_copied_is_wrong(tmp_path: Path) -> None:
 def test_metadata_that_lack_a_decision_are_wrong(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
         backup = database_of(files).read_bytes()
-        remote_log.safety.stop("legal hold", "ada")
+        remote_log.context.safety.stop("legal hold", "ada")
     for path in database_of(files).parent.glob(f"{database_of(files).name}*"):
         path.unlink()
     database_of(files).write_bytes(backup)

@@ -45,11 +45,11 @@ def test_all_parts_are_opened_and_closed_together(tmp_path: Path, monkeypatch: p
     files = a_remote_log(tmp_path)
 
     with files.open() as remote_log:
-        assert remote_log.segments is remote_log.store.segments
-        assert remote_log.leases is remote_log.store.leases
-        assert isinstance(remote_log.topics, GuardedTopics)
-        assert remote_log.topics.topics is remote_log.store.topics
-        assert remote_log.work.url == (tmp_path / "state" / "work").as_uri()
+        assert remote_log.context.segments is remote_log.context.store.segments
+        assert remote_log.context.leases is remote_log.context.store.leases
+        assert isinstance(remote_log.context.topics, GuardedTopics)
+        assert remote_log.context.topics.topics is remote_log.context.store.topics
+        assert remote_log.context.work.url == (tmp_path / "state" / "work").as_uri()
         assert closed == []
 
     assert closed == ["storage"]
@@ -103,13 +103,13 @@ def test_an_endpoint_with_credentials_is_refused_and_not_shown(tmp_path: Path, e
 def test_the_first_copy_marks_the_store_as_that_of_the_metadata(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
-        assert remote_log.store.identity.bound_store_uuid() is None
+        assert remote_log.context.store.identity.bound_store_uuid() is None
         begin(remote_log)
-        bound = remote_log.store.identity.bound_store_uuid()
-        remote_log.bind_store()
+        bound = remote_log.context.store.identity.bound_store_uuid()
+        remote_log.context.bind_store()
 
         assert bound is not None
-        assert remote_log.store.identity.bound_store_uuid() == bound
+        assert remote_log.context.store.identity.bound_store_uuid() == bound
         assert bound in (files.store / "store.json").read_text()
 
 
@@ -136,8 +136,8 @@ def test_a_store_of_somebody_elses_making_answers_for_itself(tmp_path: Path) -> 
         """Not one of ours."""
 
     with a_remote_log(tmp_path).open() as opened:
-        remote_log = replace(opened, storage=Other())  # type: ignore[arg-type]  # no method of it is called
-        remote_log.bind_store()
+        remote_log = replace(opened, context=replace(opened.context, storage=Other()))  # type: ignore[arg-type]  # no method of it is called
+        remote_log.context.bind_store()
 
     assert not (tmp_path / "state" / "remote").exists()
 
@@ -177,7 +177,7 @@ def test_a_partition_that_a_cluster_does_not_show_names_it_and_the_right_that_ma
         assert remote_log.find_partition("orders", 0) == ORDERS_0
         with pytest.raises(UnknownPartitionError) as refused:
             remote_log.find_partition("clicks", 0)
-        unmatched = remote_log.why_nothing_matches(Selection("clicks"))
+        unmatched = remote_log.context.why_nothing_matches(Selection("clicks"))
 
     grant = "kafka-acls.sh --add --allow-principal User:... --operation Describe --topic"
     assert mentions(str(refused.value), "clicks-0", place, f"{grant} clicks;")
@@ -216,7 +216,7 @@ def test_a_partition_is_found_while_a_broker_has_its_directory(tmp_path: Path) -
     with files.open() as remote_log, DirectoryLock.acquire(files.log_directory):
         assert remote_log.find_partition("orders", 0).topic_id == "BBBBBBBBBBBBBBBBBBBBBA"
         with pytest.raises(LogDirectoryLockedError):
-            list(remote_log.source.names())
+            list(remote_log.context.source.names())
 
 
 def test_only_who_asks_for_it_takes_a_local_partition_for_a_remote_one_of_its_topic(tmp_path: Path) -> None:
@@ -307,8 +307,8 @@ def test_leases_are_kept_while_somebody_else_works(tmp_path: Path) -> None:
     with files.open() as remote_log:
         tasks = begin(remote_log).tasks
         with remote_log.keep_leases(task.lease for task in tasks):
-            files.clock.now += remote_log.settings.lease_duration_ms - 1
-        files.clock.now += remote_log.settings.lease_duration_ms - 1
+            files.clock.now += remote_log.context.settings.lease_duration_ms - 1
+        files.clock.now += remote_log.context.settings.lease_duration_ms - 1
 
         assert [finding.partition for finding in begin(remote_log, "another run").left] == ["orders-0"]
 
@@ -325,6 +325,6 @@ def test_a_plan_needs_no_store_that_is_in_reach(tmp_path: Path, monkeypatch: pyt
         raise RemoteStorageError("away")
 
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
         monkeypatch.setattr(StoreGenerations, "newest", away)
         assert len(remote_log.plan_copy().segments) == 1

@@ -60,7 +60,7 @@ class RemoteLogAgainstRecords(RuleBasedStateMachine):
     @rule()
     def copy_and_die_before_the_commit(self) -> None:
         self._carry_out(4)
-        self.files.clock.now += self.remote_log.settings.lease_duration_ms + 1
+        self.files.clock.now += self.remote_log.context.settings.lease_duration_ms + 1
 
     @rule()
     def commit_the_last_copy_once_more(self) -> None:
@@ -82,14 +82,14 @@ class RemoteLogAgainstRecords(RuleBasedStateMachine):
         assert (len(done), left) == (len(plans), ())
         assert self.remote_log.deletions.delete_marked("expire").failures == ()
 
-        log_start = self.remote_log.segments.log_start_offset(ORDERS_0) or 0
+        log_start = self.remote_log.context.segments.log_start_offset(ORDERS_0) or 0
         # What is past total retention before it was copied ends too; the active segment never does.
         assert self.log_start <= log_start <= self.end - BATCH_RECORDS
         self.log_start = log_start
 
     @rule()
     def time_passes(self) -> None:
-        self.files.clock.now += self.remote_log.settings.remote_log_orphan_grace_ms
+        self.files.clock.now += self.remote_log.context.settings.remote_log_orphan_grace_ms
 
     @rule()
     def reopen(self) -> None:

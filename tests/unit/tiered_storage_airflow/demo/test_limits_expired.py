@@ -51,7 +51,7 @@ def test_only_what_readers_see_is_remembered(tmp_path: Path) -> None:
 
     with site.open() as remote_log:
         before = readable_segments(remote_log, expected)
-        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
         remote_log.deletions.mark_expired(plans, "test")
         after = readable_segments(remote_log, expected)
 

@@ -59,7 +59,7 @@ def test_a_remote_log_is_opened_with_the_password_and_never_writes_it(
 
     with RemoteLogHook().get_conn(create=True) as remote_log:
         remote_log.write_copy_job("runs/test/1", begin(remote_log))
-        shown = f"{remote_log!r}{remote_log.settings.dump()}"
+        shown = f"{remote_log!r}{remote_log.context.settings.dump()}"
     with RemoteLogMetadataHook().get_conn() as store:
         assert len(store.segments.list_partitions()) == 1
 

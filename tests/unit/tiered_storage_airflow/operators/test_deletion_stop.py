@@ -48,7 +48,7 @@ def switch(site: TieredSite, *, lift: bool) -> None:
     context: Any = {"dag_run": run, "ti": task, "params": {}}
     StopDeletionsOperator(task_id="switch", lift=lift, reason="doubt \ud800").execute(cast("Context", context))
     with site.open() as remote_log:
-        assert (remote_log.safety.stopped() is None) is lift
+        assert (remote_log.context.safety.stopped() is None) is lift
 
 
 def test_deletions_are_stopped_and_continue_though_no_report_can_be_written(full_site: TieredSite) -> None:

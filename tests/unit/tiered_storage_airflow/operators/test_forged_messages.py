@@ -80,7 +80,7 @@ def test_a_forged_plan_deletes_no_records(site: TieredSite) -> None:
         MarkDeletedOperator(task_id="mark", plan=path).execute(context())
     assert site.finished("orders-0") == [0, 10]
     with site.open() as remote_log:
-        assert remote_log.segments.log_start_offset(remote_log.find_partition("orders", 0)) == 0
+        assert remote_log.context.segments.log_start_offset(remote_log.find_partition("orders", 0)) == 0
 
 
 def test_a_signed_plan_of_another_run_is_refused(site: TieredSite) -> None:
@@ -88,11 +88,11 @@ def test_a_signed_plan_of_another_run_is_refused(site: TieredSite) -> None:
         partition = remote_log.find_partition("orders", 0)
         plan = remote_log.deletions.plan_record_deletion(partition, 20)
         assert plan is not None
-        remote_log.work.write("runs/a-dry-run/expiry.jsonl", [ExpiryRun((plan,))], ExpiryRun)
+        remote_log.context.work.write("runs/a-dry-run/expiry.jsonl", [ExpiryRun((plan,))], ExpiryRun)
     with pytest.raises(AirflowFailException, match="not a message"):
         MarkDeletedOperator(task_id="mark", plan="runs/a-dry-run/expiry.jsonl").execute(context())
     with site.open() as remote_log:
-        assert remote_log.segments.log_start_offset(partition) == 0
+        assert remote_log.context.segments.log_start_offset(partition) == 0
 
 
 def test_a_forged_plan_deletes_no_topic(site: TieredSite) -> None:
@@ -154,7 +154,7 @@ def test_the_class_of_a_forged_job_is_not_even_imported(
     (tmp_path / "forged_storage_manager.py").write_text("raise SystemExit('imported, with the secrets at hand')")
     with site.open() as remote_log:
         _, job = begun_copy(remote_log, "runs/trial/1")
-        access = remote_log.access(job.files)
+        access = remote_log.context.access(job.files)
         file = site.state / "work" / "runs" / "trial" / "1" / "job.json"
         [description, signature] = file.read_text().splitlines()
         forged = {**json.loads(description), "storage_class": "forged_storage_manager.Manager", "storage_url": "x://y"}
@@ -175,7 +175,7 @@ def test_tasks_and_results_of_another_run_are_refused(site: TieredSite) -> None:
     work = site.state / "work" / "runs"
     with site.open() as remote_log:
         _, first = begun_copy(remote_log, "runs/first/1")
-        assert run_copy_groups(remote_log.access(first.files), [0]) == 1
+        assert run_copy_groups(remote_log.context.access(first.files), [0]) == 1
         _, second = begun_copy(remote_log, "runs/second/1")
         shutil.copy(work / "first/1/result-00000.jsonl", work / "second/1/result-00000.jsonl")
         with pytest.raises(UntrustedMessageError, match=r"runs/second/1/result-00000\.jsonl"):
@@ -183,14 +183,14 @@ def test_tasks_and_results_of_another_run_are_refused(site: TieredSite) -> None:
         (work / "second/1/result-00000.jsonl").unlink()
         shutil.copy(work / "first/1/tasks-00000.jsonl", work / "second/1/tasks-00000.jsonl")
         with pytest.raises(UntrustedMessageError, match=r"runs/second/1/tasks-00000\.jsonl"):
-            run_copy_groups(remote_log.access(second.files), [0])
+            run_copy_groups(remote_log.context.access(second.files), [0])
     assert site.finished("orders-0") == [0, 10]
 
 
 def test_a_result_of_no_task_of_the_job_is_left_out(site: TieredSite) -> None:
     with site.open() as remote_log:
         _, first = begun_copy(remote_log, "runs/first/1")
-        assert run_copy_groups(remote_log.access(first.files), [0]) == 1
+        assert run_copy_groups(remote_log.context.access(first.files), [0]) == 1
         results = first.files.results(0, CopyOutcome)
         begun, second = begun_copy(remote_log, "runs/second/1")
         # The try before may have left them in this very folder, signed.
@@ -201,7 +201,7 @@ def test_a_result_of_no_task_of_the_job_is_left_out(site: TieredSite) -> None:
 def test_workers_can_sign_no_batch_to_commit_and_no_plan(site: TieredSite) -> None:
     with site.open() as remote_log:
         _, job = begun_copy(remote_log, "runs/trial/1")
-        assert run_copy_groups(remote_log.access(job.files), [0]) == 1
+        assert run_copy_groups(remote_log.context.access(job.files), [0]) == 1
         results = list(job.outcomes())
         job.files.work.write("runs/trial/1/commit-00000.jsonl", results, CopyOutcome)
         job.files.work.write("runs/trial/plan.jsonl", [remote_log.plan_copy()], CopyPlan)
@@ -217,8 +217,8 @@ def test_workers_can_sign_no_batch_to_commit_and_no_plan(site: TieredSite) -> No
 def test_the_jobs_secret_is_in_no_file_and_no_text(site: TieredSite) -> None:
     with site.open() as remote_log:
         _, job = begun_copy(remote_log, "runs/trial/1")
-        access = remote_log.access(job.files)
-        secrets = [access.secrets.signing_key, remote_log.store.work_area_key().hex()]
+        access = remote_log.context.access(job.files)
+        secrets = [access.secrets.signing_key, remote_log.context.store.work_area_key().hex()]
     written = [path.read_bytes() for path in site.state.rglob("work/**/*") if path.is_file()]
     assert written
     for secret in secrets:

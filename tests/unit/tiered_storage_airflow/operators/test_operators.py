@@ -66,7 +66,7 @@ def test_a_fetch_that_fails_leaves_no_file_under_the_name(site: TieredSite, tmp_
 def test_the_segments_of_a_topic_are_listed_in_the_work_area(site: TieredSite) -> None:
     path = ListSegmentsOperator(task_id="list", topic="orders").execute(context())
     with site.open() as remote_log:
-        listed = remote_log.work.read_report(path, RemoteLogSegmentMetadata)
+        listed = remote_log.context.work.read_report(path, RemoteLogSegmentMetadata)
     assert listed == site.segments("orders-0")
     assert len(listed) == 2
 
@@ -105,7 +105,7 @@ def test_a_run_that_an_earlier_version_began_is_finished(site: TieredSite) -> No
     path = f"runs/{run_folder(context())}/expiry.jsonl"
     with site.open() as remote_log:
         plans, _ = remote_log.deletions.plan_expiry(Selection("orders"), wall_clock())
-        remote_log.work.write(path, [ExpiryRun(tuple(plans))], ExpiryRun)
+        remote_log.context.work.write(path, [ExpiryRun(tuple(plans))], ExpiryRun)
     MarkDeletedOperator(task_id="mark", plan=path).execute(context())
     assert site.finished("orders-0") == []
 

@@ -63,7 +63,7 @@ def stop(**arguments: Any) -> bool:
 
 def reason_of(site: TieredSite) -> str | None:
     with site.open() as remote_log:
-        stopped = remote_log.safety.stopped()
+        stopped = remote_log.context.safety.stopped()
     return None if stopped is None else stopped.reason
 
 

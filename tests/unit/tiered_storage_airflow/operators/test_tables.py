@@ -59,7 +59,7 @@ def offsets(place: str) -> dict[str, list[int]]:
 
 def figures(site: TieredSite, of_run: Context) -> dict[str, Any]:
     with site.open() as remote_log:
-        [summary] = remote_log.work.read_report(summary_path(dict(of_run)), RunSummary)
+        [summary] = remote_log.context.work.read_report(summary_path(dict(of_run)), RunSummary)
     return dict(summary.figures)
 
 
@@ -150,7 +150,7 @@ def test_dead_letters_are_reported_and_kept(site: TieredSite) -> None:
 
 def test_a_run_waits_for_another_ones_lease(site: TieredSite) -> None:
     with site.open() as remote_log:
-        request = ExportRequest(TableQuery("orders"), Interval(*hours(1, 3)), remote_log.settings.export_url)
+        request = ExportRequest(TableQuery("orders"), Interval(*hours(1, 3)), remote_log.context.settings.export_url)
         with remote_log.tables.export(request, "another run"), pytest.raises(LeaseHeldError):
             export().execute(context())
 

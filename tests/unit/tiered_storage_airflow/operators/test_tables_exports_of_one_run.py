@@ -84,7 +84,7 @@ def test_each_export_of_a_run_keeps_its_figures(site: TieredSite, task_id: str, 
     tasks = (context(map_index=0 if map_index > 0 else -1), context(task_id, map_index))
     places = [export(of_task, hour, hour + 1) for hour, of_task in enumerate(tasks)]
     with site.open() as remote_log:
-        summaries = [remote_log.work.read_report(summary_path(dict(of_task)), RunSummary) for of_task in tasks]
+        summaries = [remote_log.context.work.read_report(summary_path(dict(of_task)), RunSummary) for of_task in tasks]
     assert [Path(str(summary.figures["into"])).name for [summary] in summaries] == [place.name for place in places]
     assert len(list(site.state.rglob("dead-letters.jsonl"))) == 2
 

@@ -64,7 +64,7 @@ def export(of_run: Context, **fields: Any) -> Path:
 
 def figures(site: TieredSite, of_run: Context) -> dict[str, Any]:
     with site.open() as remote_log:
-        [summary] = remote_log.work.read_report(summary_path(dict(of_run)), RunSummary)
+        [summary] = remote_log.context.work.read_report(summary_path(dict(of_run)), RunSummary)
     return dict(summary.figures)
 
 
@@ -79,14 +79,16 @@ def lose(site: TieredSite, hour: int) -> None:
     with site.open() as log:
         [segment] = [
             each
-            for partition in log.segments.list_partitions()
+            for partition in log.context.segments.list_partitions()
             if partition.partition == 0
-            for each in log.segments.list_remote_log_segments(partition)
+            for each in log.context.segments.list_remote_log_segments(partition)
             if each.start_offset == hour * RECORDS and each.state is SegmentState.COPY_SEGMENT_FINISHED
         ]
-        lease = log.leases.acquire(segment.segment_id.topic_id_partition, "test", 60_000)
-        log.segments.update_remote_log_segment_metadata(a_step(segment, SegmentState.DELETE_SEGMENT_STARTED), lease)
-        log.leases.release(lease)
+        lease = log.context.leases.acquire(segment.segment_id.topic_id_partition, "test", 60_000)
+        log.context.segments.update_remote_log_segment_metadata(
+            a_step(segment, SegmentState.DELETE_SEGMENT_STARTED), lease
+        )
+        log.context.leases.release(lease)
 
 
 def copied_of(site: TieredSite, number: int, hour: int) -> Path:
@@ -170,7 +172,7 @@ def test_a_dry_run_reports_what_would_be_exported_again(site: TieredSite, capsys
 def test_an_interval_that_another_run_exports_is_left_to_it(site: TieredSite) -> None:
     first, second = two_late(site)
     with site.open() as remote_log:
-        request = ExportRequest(TableQuery("orders"), hours(2, 3), remote_log.settings.export_url)
+        request = ExportRequest(TableQuery("orders"), hours(2, 3), remote_log.context.settings.export_url)
         with remote_log.tables.export(request, "a backfill"):
             export(context(3, 4), late_intervals=1)
     found = figures(site, context(3, 4))

@@ -133,7 +133,9 @@ def test_each_life_of_a_topic_has_pages_of_its_own(own_site: ReadServiceSite, lo
         first, segment_id=RemoteLogSegmentId(earlier, "B" * 21 + "Q"), custom_metadata=None, fencing_number=1,
         state=SegmentState.COPY_SEGMENT_STARTED,
     )  # fmt: skip
-    own_site.changed(lambda log: log.segments.add_remote_log_segment_metadata(begun, held_by(log, "any", earlier)))
+    own_site.changed(
+        lambda log: log.context.segments.add_remote_log_segment_metadata(begun, held_by(log, "any", earlier))
+    )
     assert f"{ORDERS}?topic_id={earlier.topic_id}" in shown(look("/topics/orders")).links
     of_the_earlier_one = look(f"{ORDERS}?topic_id={earlier.topic_id}")
     assert f"/segments/{first.segment_id.id}" not in of_the_earlier_one.text
@@ -164,14 +166,14 @@ def test_copies_that_stand_still_and_failed_deletions_are_shown(own_site: ReadSe
     def change(log: RemoteLogManager) -> None:
         lease = held_by(log, "somebody")
         step = RemoteLogSegmentMetadataUpdate(first.segment_id, SegmentState.DELETE_SEGMENT_STARTED, NOW)
-        log.segments.update_remote_log_segment_metadata(step, lease)
-        log.store.safety.note_failures({first.segment_id: "the store <refused> it"}, NOW)
+        log.context.segments.update_remote_log_segment_metadata(step, lease)
+        log.context.store.safety.note_failures({first.segment_id: "the store <refused> it"}, NOW)
         begun = RemoteLogSegmentId(first.topic_id_partition, "A" * 21 + "Q")
         metadata = replace(
             first, segment_id=begun, start_offset=30, end_offset=34, state=SegmentState.COPY_SEGMENT_STARTED,
             custom_metadata=None, fencing_number=lease.fencing_number, event_timestamp=NOW,
         )  # fmt: skip
-        log.segments.add_remote_log_segment_metadata(metadata, lease)
+        log.context.segments.add_remote_log_segment_metadata(metadata, lease)
 
     own_site.changed(change)
     answer = look(ORDERS)

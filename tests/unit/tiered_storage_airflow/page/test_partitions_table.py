@@ -51,7 +51,7 @@ def marked_cell(page: str) -> str:
 
 
 def keep(site: ReadServiceSite, metrics: RemoteLogMetrics | None = None) -> None:
-    site.changed(lambda log: keep_metrics(log.work, metrics or take_metrics(log)))
+    site.changed(lambda log: keep_metrics(log.context.work, metrics or take_metrics(log.context)))
 
 
 def test_ten_thousand_partitions_come_in_pages_that_lead_to_one_another() -> None:

@@ -23,7 +23,9 @@ def test_the_run_that_copied_a_segment_is_found_after_those_that_exported_it(tmp
     files = a_remote_log(tmp_path)
     with unsynced(), files.open() as remote_log:
         copied_in(remote_log, "runs/copy_segments_a_run/copy/1")
-        request = ExportRequest(TableQuery("orders"), Interval(NOW, NOW + 60_000), remote_log.settings.export_url)
+        request = ExportRequest(
+            TableQuery("orders"), Interval(NOW, NOW + 60_000), remote_log.context.settings.export_url
+        )
         tables.carry_out(remote_log, request, "runs/zzz/export/1/export/late-0")
         for segment in segments_of(remote_log):
             found = _search(remote_log, segment.segment_id.id)
@@ -39,6 +41,6 @@ def test_the_run_of_a_copy_is_found_among_many_exports(tmp_path: Path, monkeypat
         copied_in(remote_log, "runs/copy_segments_a_run/copy/1")
         for number in range(3):
             times = Interval(NOW + number * 10_000, NOW + (number + 1) * 10_000)
-            request = ExportRequest(TableQuery("orders"), times, remote_log.settings.export_url)
+            request = ExportRequest(TableQuery("orders"), times, remote_log.context.settings.export_url)
             tables.carry_out(remote_log, request, f"runs/zzz/export/{number}/export")
         assert all(_search(remote_log, segment.segment_id.id) for segment in segments_of(remote_log))

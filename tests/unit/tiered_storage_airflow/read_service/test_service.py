@@ -283,7 +283,7 @@ def test_metadata_that_others_replaced_are_not_served_any_more(
     monkeypatch.setattr("tiered_storage_airflow.read_service.service.SECONDS_BETWEEN_CHECKS", 0)
     assert own_site.get(RECORDS).status_code == 200
     with own_site.files.open() as remote_log:
-        storage = remote_log.storage
+        storage = remote_log.context.storage
         assert isinstance(storage, ObjectRemoteStorageManager)
         number = storage.generations.newest_number()
         storage.generations.publish(StoredGeneration(number + 1, "another's token", "an expiry", 5))

@@ -19,8 +19,8 @@ def site_on_a_small_disk(logins: None, tmp_path: Path) -> Iterator[ReadServiceSi
     with small_disk(tmp_path / "disk", ROOMY) as disk, ReadServiceSite.open(disk) as site:
         # As whoever writes does while there is room.
         with site.files.open() as remote_log:
-            remote_log.safety.stop("a reserve", "test")
-            remote_log.safety.lift("test")
+            remote_log.context.safety.stop("a reserve", "test")
+            remote_log.context.safety.lift("test")
         yield site
 
 

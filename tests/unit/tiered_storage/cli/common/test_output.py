@@ -144,8 +144,8 @@ def test_a_remote_log_is_open_for_the_time_of_a_command(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 
     with opened(files.config, Output(as_json=True)) as remote_log:
-        assert remote_log.clock is wall_clock
-        assert remote_log.settings.log_dirs == (files.log_directory,)
+        assert remote_log.context.clock is wall_clock
+        assert remote_log.context.settings.log_dirs == (files.log_directory,)
 
     with pytest.raises(ConfigurationError), opened(tmp_path / "missing.yaml", Output(as_json=True)):
         pass

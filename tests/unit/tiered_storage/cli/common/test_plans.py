@@ -161,4 +161,4 @@ def test_expire_takes_no_plan_that_deletes_records_by_a_persons_word(files: Remo
     assert "'tiered-storage delete-records'" in result.document["message"]
     assert len(files.objects(".log")) == 6
     with files.open() as remote_log:
-        assert not remote_log.segments.log_start_offset(ORDERS_0)
+        assert not remote_log.context.segments.log_start_offset(ORDERS_0)

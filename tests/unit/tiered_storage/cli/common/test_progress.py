@@ -55,7 +55,7 @@ def test_a_job_under_way_shows_how_far_it_is(
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERM", "xterm")
     with unsynced(), a_remote_log(tmp_path).open() as remote_log:
-        job = JobFolder(remote_log.work, "runs/test/1")
+        job = JobFolder(remote_log.context.work, "runs/test/1")
         job.work.write(job.path("progress", 0), [GroupProgress(1, 1000)], GroupProgress)
         look_ms = round(1000 * CHECK_SECONDS)
         with watched(job, JobSize(1, 2, 2000), 4 * look_ms, lambda: None, Output(as_json=False)):

@@ -59,10 +59,10 @@ def remote_log(files: RemoteLogFiles) -> Iterator[RemoteLogManager]:
 
 
 def test_the_global_log_start_moves_and_segments_below_it_are_marked(remote_log: RemoteLogManager) -> None:
-    changes = RemoteLogChanges(remote_log)
+    changes = RemoteLogChanges(remote_log.context)
 
     assert changes.delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
-    assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+    assert remote_log.context.segments.log_start_offset(ORDERS_0) == 15
     assert states_of(remote_log) == [(0, MARKED), (10, FINISHED), (20, FINISHED)]
     assert changes.delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
     assert changes.delete_records({ORDERS_0: 3}) == {ORDERS_0: 15}
@@ -70,15 +70,15 @@ def test_the_global_log_start_moves_and_segments_below_it_are_marked(remote_log:
 
 
 def test_while_another_run_has_the_partition_nothing_changes(remote_log: RemoteLogManager) -> None:
-    changes = RemoteLogChanges(remote_log)
+    changes = RemoteLogChanges(remote_log.context)
     lease = held_by(remote_log, "a copy")
 
     found = changes.delete_records({ORDERS_0: 15})
-    remote_log.leases.release(lease)
+    remote_log.context.leases.release(lease)
 
     assert isinstance(found[ORDERS_0], RemoteMetadataError)
     assert "a copy" in str(found[ORDERS_0])
-    assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+    assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
     assert changes.delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
 
 
@@ -87,7 +87,7 @@ def test_one_partition_that_fails_does_not_hold_up_another(tmp_path: Path) -> No
     with a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3}).open() as remote_log:
         held_by(remote_log, "a copy")
 
-        found = RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15, other: 15})
+        found = RemoteLogChanges(remote_log.context).delete_records({ORDERS_0: 15, other: 15})
 
     assert isinstance(found[ORDERS_0], RemoteMetadataError)
     assert found[other] == 15
@@ -96,28 +96,28 @@ def test_one_partition_that_fails_does_not_hold_up_another(tmp_path: Path) -> No
 def test_records_of_a_topic_that_is_no_longer_there_stay(files: RemoteLogFiles, remote_log: RemoteLogManager) -> None:
     shutil.rmtree(files.root / "logs" / "orders-0")
 
-    found = RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15})
+    found = RemoteLogChanges(remote_log.context).delete_records({ORDERS_0: 15})
 
     assert isinstance(found[ORDERS_0], UnknownPartitionError)
-    assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+    assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
 
 
 def test_without_the_permission_nothing_changes(tmp_path: Path) -> None:
     kept = {"remote.storage.enable": True, "remote.deletion.allowed": False}
     with a_copied_remote_log(tmp_path, topics={"orders": kept}).open() as remote_log:
-        found = RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15})
+        found = RemoteLogChanges(remote_log.context).delete_records({ORDERS_0: 15})
 
         assert isinstance(found[ORDERS_0], DeletionRefusedError)
         assert states_of(remote_log) == [(0, FINISHED), (10, FINISHED), (20, FINISHED)]
 
 
 def test_nothing_is_done_about_what_never_was_remote(remote_log: RemoteLogManager) -> None:
-    changes = RemoteLogChanges(remote_log)
+    changes = RemoteLogChanges(remote_log.context)
     unknown = replace(ORDERS_0, topic_id=random_uuid())
 
     assert changes.delete_records({unknown: 15}) == {unknown: None}
     assert changes.delete_topics([unknown]) == {}
-    assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
+    assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is None
 
 
 def test_the_source_is_not_asked_about_what_never_was_remote(
@@ -126,7 +126,7 @@ def test_the_source_is_not_asked_about_what_never_was_remote(
     shutil.rmtree(files.log_directory)
     unknown = replace(ORDERS_0, topic_id=random_uuid(), topic="others")
 
-    assert RemoteLogChanges(remote_log).delete_records({unknown: 15}) == {unknown: None}
+    assert RemoteLogChanges(remote_log.context).delete_records({unknown: 15}) == {unknown: None}
 
 
 def brokers_delete(files: RemoteLogFiles, before: int) -> None:
@@ -140,12 +140,12 @@ def test_records_deleted_during_the_first_copy_do_not_come_back(tmp_path: Path) 
         outcomes = carry_out(remote_log, begin(remote_log))
         brokers_delete(files, 15)
 
-        while_copied = RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15})
+        while_copied = RemoteLogChanges(remote_log.context).delete_records({ORDERS_0: 15})
         remote_log.commit_copy(outcomes)
 
         assert isinstance(while_copied[ORDERS_0], RemoteMetadataError)
-        assert RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+        assert RemoteLogChanges(remote_log.context).delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 15
 
 
 def test_a_copy_that_lost_its_lease_does_not_bring_deleted_records_back(tmp_path: Path) -> None:
@@ -153,12 +153,12 @@ def test_a_copy_that_lost_its_lease_does_not_bring_deleted_records_back(tmp_path
     with files.open() as remote_log:
         outcomes = carry_out(remote_log, begin(remote_log))
         brokers_delete(files, 15)
-        files.clock.now += remote_log.settings.lease_duration_ms + 1
+        files.clock.now += remote_log.context.settings.lease_duration_ms + 1
 
-        assert RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
+        assert RemoteLogChanges(remote_log.context).delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
         remote_log.commit_copy(outcomes)
 
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 15
 
 
 def test_an_offset_before_all_that_a_first_copy_has_makes_no_gap(tmp_path: Path) -> None:
@@ -166,25 +166,27 @@ def test_an_offset_before_all_that_a_first_copy_has_makes_no_gap(tmp_path: Path)
     brokers_delete(files, 15)
     with files.open() as remote_log:
         outcomes = carry_out(remote_log, begin(remote_log))
-        files.clock.now += remote_log.settings.lease_duration_ms + 1
+        files.clock.now += remote_log.context.settings.lease_duration_ms + 1
         first = min(one.start_offset for one in segments_of(remote_log))
 
-        assert RemoteLogChanges(remote_log).delete_records({ORDERS_0: 5}) == {ORDERS_0: first}
+        assert RemoteLogChanges(remote_log.context).delete_records({ORDERS_0: 5}) == {ORDERS_0: first}
         remote_log.commit_copy(outcomes)
 
         assert first > 5
-        assert remote_log.segments.log_start_offset(ORDERS_0) == first
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == first
 
 
 def test_the_first_copy_begins_where_records_were_deleted_before_it(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         brokers_delete(files, 15)
-        assert RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15}) == {ORDERS_0: None}
-        assert remote_log.segments.log_start_offset(ORDERS_0) is None, "brokers may delete more before the first copy"
+        assert RemoteLogChanges(remote_log.context).delete_records({ORDERS_0: 15}) == {ORDERS_0: None}
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) is None, (
+            "brokers may delete more before the first copy"
+        )
         assert copy(remote_log).is_whole
 
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 15
         assert offsets_read(remote_log, 15) == list(range(15, 35))
 
 
@@ -194,31 +196,31 @@ def test_what_is_not_yet_remote_needs_no_permission(tmp_path: Path) -> None:
     with files.open() as remote_log:
         brokers_delete(files, 15)
 
-        assert RemoteLogChanges(remote_log).delete_records({ORDERS_0: 15}) == {ORDERS_0: None}
+        assert RemoteLogChanges(remote_log.context).delete_records({ORDERS_0: 15}) == {ORDERS_0: None}
 
 
 def test_a_topic_that_is_gone_is_marked(files: RemoteLogFiles, remote_log: RemoteLogManager) -> None:
     shutil.rmtree(files.root / "logs" / "orders-0")
 
-    assert RemoteLogChanges(remote_log).delete_topics([ORDERS_0]) == {ORDERS_0: None}
-    assert remote_log.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.MARKED
+    assert RemoteLogChanges(remote_log.context).delete_topics([ORDERS_0]) == {ORDERS_0: None}
+    assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.MARKED
 
 
 def test_topics_that_the_source_still_shows_are_waited_for_together_and_stay(tmp_path: Path) -> None:
     waits: list[float] = []
     other = partition_of("payments", 0)
     with a_copied_remote_log(tmp_path, {("orders", 0): 1, ("payments", 0): 1}).open() as remote_log:
-        found = RemoteLogChanges(remote_log, sleep=waits.append).delete_topics([ORDERS_0, other])
+        found = RemoteLogChanges(remote_log.context, sleep=waits.append).delete_topics([ORDERS_0, other])
 
         assert [str(found[each]).count("is tiered") for each in (ORDERS_0, other)] == [1, 1]
         assert sum(waits) == pytest.approx(10, abs=0.5)
-        assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
+        assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is None
 
 
 def test_two_runs_of_one_process_do_not_share_leases(
     remote_log: RemoteLogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes, owners = RemoteLogChanges(remote_log), list[str]()
+    changes, owners = RemoteLogChanges(remote_log.context), list[str]()
     mark = RemoteLogDeletions.mark_expired
 
     def noted(deletions: RemoteLogDeletions, plans: Iterable[ExpiryPlan], owner: str) -> object:
@@ -249,7 +251,7 @@ def test_a_deletion_ends_though_its_client_is_gone(
     monkeypatch.setattr(RemoteLogChanges, "delete_records", held)
 
     async def run() -> None:
-        deletions = RemoteDeletions(remote_log, GatewayMetrics())
+        deletions = RemoteDeletions(remote_log.context, GatewayMetrics())
         task = asyncio.ensure_future(deletions.delete_records({ORDERS_0: 15}))
         await asyncio.to_thread(begun.wait)
         task.cancel()
@@ -261,7 +263,7 @@ def test_a_deletion_ends_though_its_client_is_gone(
 
     asyncio.run(run())
 
-    assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+    assert remote_log.context.segments.log_start_offset(ORDERS_0) == 15
 
 
 @dataclass
@@ -303,7 +305,7 @@ def test_what_nobody_waits_for_any_more_is_not_begun_and_logged(
     remote_log: RemoteLogManager, held: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
-        deletions = RemoteDeletions(remote_log, GatewayMetrics())
+        deletions = RemoteDeletions(remote_log.context, GatewayMetrics())
         running = await held.fill(deletions)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(deletions.delete_records({ORDERS_0: 15}), 0.01)
@@ -313,7 +315,7 @@ def test_what_nobody_waits_for_any_more_is_not_begun_and_logged(
 
     asyncio.run(run())
 
-    assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+    assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
     assert "orders-0: a client deleted the records before offset 15" in caplog.text
 
 
@@ -324,7 +326,7 @@ def test_too_many_deletions_are_refused_and_logged(
     metrics = GatewayMetrics()
 
     async def run() -> object:
-        deletions = RemoteDeletions(remote_log, metrics)
+        deletions = RemoteDeletions(remote_log.context, metrics)
         running = await held.fill(deletions)
         refused = await deletions.delete_records({ORDERS_0: 15})
         await deletions.delete_topics([ORDERS_0])
@@ -342,7 +344,7 @@ def test_at_the_end_what_waits_is_not_begun_and_what_runs_stops_before_the_next_
     remote_log: RemoteLogManager, held: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> list[object]:
-        deletions = RemoteDeletions(remote_log, GatewayMetrics())
+        deletions = RemoteDeletions(remote_log.context, GatewayMetrics())
         running = [asyncio.ensure_future(deletions.delete_records({ORDERS_0: 15})) for _ in range(AT_ONCE)]
         for _ in running:
             assert await asyncio.to_thread(held.begun.acquire, timeout=60)
@@ -356,7 +358,7 @@ def test_at_the_end_what_waits_is_not_begun_and_what_runs_stops_before_the_next_
         return [(await each)[ORDERS_0] for each in running]
 
     assert {str(each) for each in asyncio.run(run())} == {"the gateway ends"}
-    assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+    assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
     assert f"'tiered-storage delete-topic orders --topic-id {ORDERS_0.topic_id}'" in caplog.text
     assert "topics orders: a test; the gateway ends" in caplog.text
 
@@ -365,7 +367,7 @@ def test_of_topics_that_are_perhaps_deleted_those_with_remote_data_are_logged(
     remote_log: RemoteLogManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = GatewayMetrics()
-    deletions = RemoteDeletions(remote_log, metrics)
+    deletions = RemoteDeletions(remote_log.context, metrics)
 
     async def run() -> None:
         deletions.lose_sight({"orders", "others"}, "the connection ended")
@@ -392,7 +394,7 @@ def test_a_topic_that_cannot_be_looked_up_is_logged(
     monkeypatch.setattr(RemoteLogChanges, "delete_topics", fails)
 
     async def run() -> None:
-        deletions = RemoteDeletions(remote_log, GatewayMetrics())
+        deletions = RemoteDeletions(remote_log.context, GatewayMetrics())
         await deletions.delete_topics([ORDERS_0])
         await asyncio.to_thread(deletions.close)
 
@@ -404,12 +406,12 @@ def test_a_topic_that_cannot_be_looked_up_is_logged(
 
 def test_during_a_stop_a_deleted_topics_remote_data_stay(files: RemoteLogFiles, remote_log: RemoteLogManager) -> None:
     shutil.rmtree(files.root / "logs" / "orders-0")
-    remote_log.safety.stop("a test", "somebody")
+    remote_log.context.safety.stop("a test", "somebody")
 
-    found = RemoteLogChanges(remote_log).delete_topics([ORDERS_0])
+    found = RemoteLogChanges(remote_log.context).delete_topics([ORDERS_0])
 
     assert isinstance(found[ORDERS_0], DeletionRefusedError)
-    assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
+    assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is None
 
 
 def test_while_the_store_is_away_a_deleted_topics_remote_data_stay(
@@ -418,21 +420,21 @@ def test_while_the_store_is_away_a_deleted_topics_remote_data_stay(
     shutil.rmtree(files.root / "logs" / "orders-0")
     files.store.rename(files.store.with_name("elsewhere"))
 
-    found = RemoteLogChanges(remote_log).delete_topics([ORDERS_0])
+    found = RemoteLogChanges(remote_log.context).delete_topics([ORDERS_0])
 
     assert found[ORDERS_0] is not None
-    assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
+    assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is None
 
 
 def test_what_is_done_and_what_is_left_is_counted_and_logged(
     remote_log: RemoteLogManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = GatewayMetrics()
-    deletions = RemoteDeletions(remote_log, metrics)
+    deletions = RemoteDeletions(remote_log.context, metrics)
 
     async def run() -> None:
         await deletions.delete_records({ORDERS_0: 15})
-        remote_log.safety.stop("a test", "somebody")
+        remote_log.context.safety.stop("a test", "somebody")
         with caplog.at_level(logging.ERROR):
             await deletions.delete_records({ORDERS_0: 20})
         await asyncio.to_thread(deletions.close)

@@ -48,7 +48,7 @@ def test_what_is_remote_is_served_without_the_log_directory(tmp_path: Path) -> N
     shutil.rmtree(files.log_directory)
 
     with files.open() as remote_log:
-        found = read_topics(remote_log)
+        found = read_topics(remote_log.context)
 
     assert found.by_name["orders"].partitions == {0: ORDERS_0}
     assert found.cluster_id == ORDERS_0.cluster_id
@@ -63,7 +63,7 @@ def test_a_deleted_topic_is_not_served(tmp_path: Path) -> None:
     with files.open() as remote_log:
         planned = remote_log.deletions.plan_topic_deletion("orders", None)
         assert remote_log.deletions.mark_topic_deleted(planned, "test")[0] == (ORDERS_0,)
-        assert read_topics(remote_log).by_name == {}
+        assert read_topics(remote_log.context).by_name == {}
 
 
 def test_the_last_topics_are_served_while_the_metadata_are_out_of_reach(
@@ -76,7 +76,7 @@ def test_the_last_topics_are_served_while_the_metadata_are_out_of_reach(
 
     async def work() -> None:
         with a_copied_remote_log(tmp_path).open() as remote_log:
-            seen = Catalog(remote_log, now=lambda: passed[0])
+            seen = Catalog(remote_log.context, now=lambda: passed[0])
             first = await seen.topics()
             monkeypatch.setattr(catalog, "read_topics", fail)
             passed[0] = 10.0
@@ -99,7 +99,7 @@ def test_a_look_that_failed_after_a_long_time_is_soon_tried_again(
 
     async def work() -> None:
         with a_copied_remote_log(tmp_path).open() as remote_log:
-            seen = Catalog(remote_log, now=lambda: passed[0])
+            seen = Catalog(remote_log.context, now=lambda: passed[0])
             first = await seen.topics()
             monkeypatch.setattr(catalog, "read_topics", fail)
             passed[0] += 60.0
@@ -116,7 +116,7 @@ def test_the_last_topics_are_served_while_the_metadata_hang(tmp_path: Path, monk
 
     async def work() -> None:
         with a_copied_remote_log(tmp_path).open() as remote_log:
-            seen = Catalog(remote_log, now=lambda: passed[0])
+            seen = Catalog(remote_log.context, now=lambda: passed[0])
             first = await seen.topics()
             monkeypatch.setattr(catalog, "read_topics", lambda _: goes_on.wait(30) and first)
             monkeypatch.setattr(catalog, "_WAIT_SECONDS", 0.01)

@@ -73,8 +73,8 @@ def the_anomaly(report: AuditReport) -> Anomaly:
 
 def step(remote_log: RemoteLogManager, segment: RemoteLogSegmentMetadata, state: SegmentState) -> None:
     lease = held_by(remote_log, "test")
-    remote_log.segments.update_remote_log_segment_metadata(a_step(segment, state), lease)
-    remote_log.leases.release(lease)
+    remote_log.context.segments.update_remote_log_segment_metadata(a_step(segment, state), lease)
+    remote_log.context.leases.release(lease)
 
 
 def add_finished(remote_log: RemoteLogManager, like: RemoteLogSegmentMetadata, **changed: Any) -> None:
@@ -87,10 +87,10 @@ def add_finished(remote_log: RemoteLogManager, like: RemoteLogSegmentMetadata, *
         fencing_number=lease.fencing_number,
         **changed,
     )
-    remote_log.segments.add_remote_log_segment_metadata(replace(added, custom_metadata=None), lease)
-    assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-    for name in remote_log.storage.expected_objects(like):
-        path = Path(remote_log.settings.rsm_config_url.removeprefix("file://")) / name
+    remote_log.context.segments.add_remote_log_segment_metadata(replace(added, custom_metadata=None), lease)
+    assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+    for name in remote_log.context.storage.expected_objects(like):
+        path = Path(remote_log.context.settings.rsm_config_url.removeprefix("file://")) / name
         copied = path.with_name(
             path.name.replace(like.segment_id.id, added.segment_id.id).replace(
                 f"{like.start_offset:020}", f"{added.start_offset:020}"
@@ -98,8 +98,8 @@ def add_finished(remote_log: RemoteLogManager, like: RemoteLogSegmentMetadata, *
         )
         shutil.copy(path, copied)
     finishing = a_step(added, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=like.custom_metadata)
-    remote_log.segments.update_remote_log_segment_metadata(finishing, lease)
-    remote_log.leases.release(lease)
+    remote_log.context.segments.update_remote_log_segment_metadata(finishing, lease)
+    remote_log.context.leases.release(lease)
 
 
 def test_a_whole_remote_log_has_no_anomaly(files: RemoteLogFiles) -> None:
@@ -157,7 +157,7 @@ def test_metadata_that_do_not_tell_of_objects_hide_no_other_segment(files: Remot
     with files.open() as remote_log:
         [task] = begin(remote_log).tasks
         finishing = a_step(task.metadata, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"of another manager")
-        remote_log.segments.update_remote_log_segment_metadata(finishing, task.lease)
+        remote_log.context.segments.update_remote_log_segment_metadata(finishing, task.lease)
         report = remote_log.checks.audit()
 
     assert {anomaly.kind: anomaly.what for anomaly in report.anomalies} == {
@@ -298,7 +298,7 @@ def test_a_log_that_began_above_zero_lacks_nothing_but_what_was_lost_since_its_f
     with files.open() as remote_log:
         LogDirectoryTrim().trim(ORDERS_0, local_log(remote_log).segments[:1], 10)
         assert copy(remote_log).failures == ()
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 10
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 10
         assert remote_log.checks.audit().anomalies == ()
 
         step(remote_log, segments_of(remote_log)[0], SegmentState.DELETE_SEGMENT_STARTED)
@@ -372,8 +372,8 @@ def test_two_copies_of_what_a_later_leader_cut_off_are_no_anomaly(files: RemoteL
     """No reader is given any of them, and both wait for their offsets to end."""
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
-        remote_log.segments.put_lineage(ORDERS_0, [EpochEntry(0, 0), EpochEntry(1, 15)], lease)
-        remote_log.leases.release(lease)
+        remote_log.context.segments.put_lineage(ORDERS_0, [EpochEntry(0, 0), EpochEntry(1, 15)], lease)
+        remote_log.context.leases.release(lease)
         for cut in segments_of(remote_log)[1:]:
             add_finished(remote_log, cut)
 
@@ -400,7 +400,7 @@ def test_copies_and_deletions_under_way_are_no_anomaly(files: RemoteLogFiles) ->
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
         move_log_start(remote_log, 10, lease)
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
         step(remote_log, segments_of(remote_log)[0], SegmentState.DELETE_SEGMENT_STARTED)
         files.objects(".commit")[0].unlink()
         carry_out(remote_log, begin(remote_log))
@@ -426,8 +426,8 @@ class Meanwhile(ObjectRemoteStorageManager):
     """A store in which something happens once, as soon as anything of it was listed."""
 
     def __init__(self, like: RemoteLogManager, happening: Callable[[], None]) -> None:
-        assert isinstance(like.storage, ObjectRemoteStorageManager)
-        super().__init__(like.storage._client)
+        assert isinstance(like.context.storage, ObjectRemoteStorageManager)
+        super().__init__(like.context.storage._client)
         self._happenings = [happening]
 
     def list_objects(self, folder: str = "", after: str = "") -> Any:
@@ -447,7 +447,9 @@ def test_a_copy_that_ends_after_the_listing_is_no_anomaly(files: RemoteLogFiles)
         def copy_more() -> None:
             assert copy(remote_log).is_whole
 
-        report = replace(remote_log, storage=Meanwhile(remote_log, copy_more)).checks.audit(deep=True)
+        report = replace(
+            remote_log, context=replace(remote_log.context, storage=Meanwhile(remote_log, copy_more))
+        ).checks.audit(deep=True)
 
     assert (report.segments, report.anomalies) == (4, ())
 
@@ -460,7 +462,9 @@ def test_a_deletion_that_ends_after_the_listing_is_no_anomaly(files: RemoteLogFi
             remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
             assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
 
-        report = replace(remote_log, storage=Meanwhile(remote_log, expire)).checks.audit()
+        report = replace(
+            remote_log, context=replace(remote_log.context, storage=Meanwhile(remote_log, expire))
+        ).checks.audit()
 
     assert (report.segments, report.anomalies) == (0, ())
 
@@ -479,14 +483,16 @@ def test_a_deletion_that_ends_while_a_segment_is_looked_at_is_no_anomaly(files: 
             remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
             remote_log.deletions.delete_marked("expire")
 
-        report = replace(remote_log, storage=Late(remote_log, expire)).checks.audit(deep=deep)
+        report = replace(
+            remote_log, context=replace(remote_log.context, storage=Late(remote_log, expire))
+        ).checks.audit(deep=deep)
 
     assert report.anomalies == ()
 
 
 def test_a_store_of_somebody_elses_making_cannot_be_audited(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as opened:
-        remote_log = replace(opened, storage=cast(RemoteStorageManager, object()))
+        remote_log = replace(opened, context=replace(opened.context, storage=cast(RemoteStorageManager, object())))
 
         with pytest.raises(ConfigurationError, match="audited"):
             remote_log.checks.audit()
@@ -508,7 +514,7 @@ def test_the_store_is_listed_once_and_no_object_asked_for_singly_while_all_is_we
             return super().object_size(name)
 
     with files.open() as remote_log:
-        counted = replace(remote_log, storage=Counting(remote_log, lambda: None))
+        counted = replace(remote_log, context=replace(remote_log.context, storage=Counting(remote_log, lambda: None)))
         assert counted.checks.audit().anomalies == ()
 
     assert Counting.asked == ["list "]
@@ -532,8 +538,8 @@ def test_a_report_survives_being_written_down(files: RemoteLogFiles) -> None:
     files.objects(".log")[0].unlink()
     with files.open() as remote_log:
         report = remote_log.checks.audit()
-        remote_log.work.write_report("audit.jsonl", [report], AuditReport)
-        [again] = remote_log.work.read_report("audit.jsonl", AuditReport)
+        remote_log.context.work.write_report("audit.jsonl", [report], AuditReport)
+        [again] = remote_log.context.work.read_report("audit.jsonl", AuditReport)
 
     assert again == report
     assert again.topics == report.topics

@@ -24,7 +24,7 @@ TWO_TOPICS = {("clicks", 0): 1, ("orders", 0): 1, ("orders", 1): 1}
 
 def results(remote_log: RemoteLogManager, topic: str = "orders") -> list[tuple[bool, int]]:
     """Return depth and number of anomalies of what is kept of a topic."""
-    found = remote_log.safety.audit_results(CLUSTER_ID, topic_id(topic))
+    found = remote_log.context.safety.audit_results(CLUSTER_ID, topic_id(topic))
     return [(result.deep, result.anomalies) for result in found]
 
 
@@ -40,7 +40,7 @@ def test_an_audit_result_is_kept_of_every_topic(tmp_path: Path) -> None:
 
         assert results(remote_log, "clicks") == [(False, 0)]
         assert results(remote_log) == [(False, 1)]
-        [result] = remote_log.safety.audit_results(CLUSTER_ID, topic_id("orders"))
+        [result] = remote_log.context.safety.audit_results(CLUSTER_ID, topic_id("orders"))
     assert result.audited_at == files.clock.now
     assert result.message.startswith("missing object ")
 
@@ -93,21 +93,21 @@ def test_too_many_unknown_objects_are_held_against_the_store_until_a_whole_audit
     files.clock.now += 10**12
     with files.open() as remote_log:
         remote_log.checks.audit(Selection("orders"))
-        [result] = remote_log.safety.audit_results("", "")
+        [result] = remote_log.context.safety.audit_results("", "")
         assert (result.deep, result.anomalies) == (False, 11)
         remote_log.checks.audit()
-        [result] = remote_log.safety.audit_results("", "")
+        [result] = remote_log.context.safety.audit_results("", "")
         assert (result.deep, result.anomalies) == (False, 11)
 
         for path in folder.glob(f"*{'A' * 21}*"):
             path.unlink()
         files.clock.now += 1
         remote_log.checks.audit(Selection("orders"), deep=True)
-        [result] = remote_log.safety.audit_results("", "")
+        [result] = remote_log.context.safety.audit_results("", "")
         assert result.anomalies == 11
         files.clock.now += 1
         remote_log.checks.audit(deep=True)
-        [result] = remote_log.safety.audit_results("", "")
+        [result] = remote_log.context.safety.audit_results("", "")
         assert (result.deep, result.anomalies) == (False, 0)
 
 
@@ -143,5 +143,5 @@ def test_an_overlap_beside_something_else_hides_nothing(tmp_path: Path) -> None:
 
         assert remote_log.checks.audit().anomaly_count == 2
         assert results(remote_log) == [(False, 1)]
-        [result] = remote_log.safety.audit_results(CLUSTER_ID, topic_id("orders"))
+        [result] = remote_log.context.safety.audit_results(CLUSTER_ID, topic_id("orders"))
         assert result.message.startswith("missing object ")

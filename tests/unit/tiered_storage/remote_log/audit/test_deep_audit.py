@@ -35,8 +35,8 @@ def files(tmp_path: Path) -> RemoteLogFiles:
 def audited(files: RemoteLogFiles, segment: RemoteLogSegmentMetadata | None = None) -> tuple[Anomaly, ...]:
     """Audit the second segment, or one with other metadata."""
     with files.open() as remote_log:
-        assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-        return audit_segment(segment or segments_of(remote_log)[1], remote_log.storage, RateLimit())
+        assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+        return audit_segment(segment or segments_of(remote_log)[1], remote_log.context.storage, RateLimit())
 
 
 def rewrite(files: RemoteLogFiles, change: Callable[[Contents], None], data: bytes | None = None) -> Any:
@@ -220,8 +220,8 @@ def test_everything_that_is_read_counts_towards_the_rate(files: RemoteLogFiles) 
     slept: list[float] = []
     with files.open() as remote_log:
         segment = segments_of(remote_log)[1]
-        assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-        audit_segment(segment, remote_log.storage, RateLimit(1000, lambda: 0.0, slept.append))
+        assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+        audit_segment(segment, remote_log.context.storage, RateLimit(1000, lambda: 0.0, slept.append))
 
     read = files.objects(".log")[1].stat().st_size
     assert slept[-1] * 1000 >= read

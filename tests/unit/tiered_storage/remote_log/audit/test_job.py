@@ -43,14 +43,16 @@ def by_workers(
     job = remote_log.checks.write_audit_job("runs/audit/1", selection)
     if work is None:
         for number in range(job.groups):
-            run_audit_groups(remote_log.access(job.files), [number])
+            run_audit_groups(remote_log.context.access(job.files), [number])
     else:
         work(job)
     return remote_log.checks.conclude_deep_audit(quick, job, selection)
 
 
 def result(remote_log: RemoteLogManager, topic: str) -> list[tuple[bool, int]]:
-    return [(each.deep, each.anomalies) for each in remote_log.safety.audit_results(CLUSTER_ID, topic_id(topic))]
+    return [
+        (each.deep, each.anomalies) for each in remote_log.context.safety.audit_results(CLUSTER_ID, topic_id(topic))
+    ]
 
 
 def test_workers_find_what_one_process_finds(files: RemoteLogFiles) -> None:
@@ -120,13 +122,13 @@ def test_segments_deleted_during_an_audit_are_no_anomaly(files: RemoteLogFiles) 
     def delete_and_work(job: AuditJob) -> None:
         [first, _] = segments_of(remote_log)
         lease = held_by(remote_log, "test")
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 10, lease)
-        remote_log.segments.update_remote_log_segment_metadata(
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 10, lease)
+        remote_log.context.segments.update_remote_log_segment_metadata(
             a_step(first, SegmentState.DELETE_SEGMENT_STARTED), lease
         )
-        remote_log.storage.delete_log_segment_data(first)
+        remote_log.context.storage.delete_log_segment_data(first)
         for number in range(job.groups):
-            run_audit_groups(remote_log.access(job.files), [number])
+            run_audit_groups(remote_log.context.access(job.files), [number])
 
     with files.open() as remote_log:
         assert by_workers(remote_log, delete_and_work).anomalies == ()

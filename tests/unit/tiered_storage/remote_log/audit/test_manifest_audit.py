@@ -49,7 +49,7 @@ def files(tmp_path: Path) -> RemoteLogFiles:
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
         move_log_start(remote_log, 10, lease)
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
     files.clock = ManualClock(time.time_ns() // 1_000_000 + DAYS)
     return files
 
@@ -60,8 +60,8 @@ def document_of(files: RemoteLogFiles) -> Path:
 
 
 def stored(remote_log: RemoteLogManager) -> PartitionManifest:
-    assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-    document = remote_log.storage.partition_manifests.read(ORDERS_0)
+    assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+    document = remote_log.context.storage.partition_manifests.read(ORDERS_0)
     assert document is not None
     return document
 
@@ -178,7 +178,7 @@ def test_deleted_segments_stay_deleted_if_metadata_are_lost_after_a_repair(
     assert rebuild_metadata(settings, store_options(settings, {}), files.clock).unreadable == ()
 
     with files.open() as remote_log:
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 10
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 10
         assert offsets_read(remote_log, 10)[0] == 10
 
 
@@ -212,5 +212,5 @@ def test_a_manifest_of_an_unknown_lease_is_reported_and_left_alone(files: Remote
 def test_a_partition_without_finished_segments_needs_no_manifest(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         begin(remote_log)
-        assert remote_log.segments.partition_state(ORDERS_0).lineage
+        assert remote_log.context.segments.partition_state(ORDERS_0).lineage
         assert anomalies(remote_log) == ()

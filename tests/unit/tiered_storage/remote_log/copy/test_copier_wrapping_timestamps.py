@@ -66,8 +66,8 @@ def as_read(offset: int) -> Record:
 
 def table(remote_log: RemoteLogManager) -> Iterable[pa.RecordBatch]:
     query, taken = TableQuery("orders"), TableColumns(["offset", "timestamp"])
-    for each in plan_table(remote_log.segments, remote_log.storage, query).ranges():
-        yield from read_range(each, query.rows, remote_log.storage, taken)
+    for each in plan_table(remote_log.context.segments, remote_log.context.storage, query).ranges():
+        yield from read_range(each, query.rows, remote_log.context.storage, taken)
 
 
 def test_a_batch_with_wrapping_timestamps_is_copied_audited_and_read(files: RemoteLogFiles) -> None:

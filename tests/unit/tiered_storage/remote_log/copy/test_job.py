@@ -71,13 +71,13 @@ def test_a_job_is_found_again_by_its_folder_alone(tmp_path: Path) -> None:
 
     with files.open() as remote_log:
         job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
-        found, description = CopyJob.read(remote_log.work, "runs/test/1")
+        found, description = CopyJob.read(remote_log.context.work, "runs/test/1")
 
         assert (found.files.folder, found.groups) == (job.files.folder, job.groups)
         assert description.groups == 1
         assert (description.sizes.window, description.sizes.index_interval) == (1 << 20, 123)
         with pytest.raises(RemoteObjectNotFoundError):
-            CopyJob.read(remote_log.work, "runs/test/2")
+            CopyJob.read(remote_log.context.work, "runs/test/2")
 
 
 def test_a_job_leaves_no_secret_in_the_work_area(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_a_job_leaves_no_secret_in_the_work_area(tmp_path: Path) -> None:
 
     with files.open() as opened:
         options = replace(
-            opened.options, access_key_id="the-key", secret_access_key="the-secret", session_token="the-token"
+            opened.context.options, access_key_id="the-key", secret_access_key="the-secret", session_token="the-token"
         )
-        remote_log = replace(opened, options=options)
+        remote_log = replace(opened, context=replace(opened.context, options=options))
         remote_log.write_copy_job("runs/test/1", begin(remote_log))
 
     written = b"".join(path.read_bytes() for path in (files.root / "state" / "work").rglob("*") if path.is_file())
@@ -102,7 +102,9 @@ def test_after_a_failure_the_rest_of_that_partition_is_left_out_and_others_conti
 
     with files.open() as remote_log:
         job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
-        copied = sum(job.run_group(number, remote_log.storage, SIZES, files.clock) for number in range(job.groups))
+        copied = sum(
+            job.run_group(number, remote_log.context.storage, SIZES, files.clock) for number in range(job.groups)
+        )
         outcomes = sorted(job.outcomes(), key=_partition_and_start)
 
     assert copied == 3
@@ -139,8 +141,8 @@ def test_segments_copied_beside_an_earlier_failure_are_left_out(
     monkeypatch.setattr(copy_job, "copy_segment", copy)
     with a_remote_log(tmp_path).open() as remote_log:
         tasks = [task(0, start, 1) for start in (0, 10, 20)]
-        job = CopyJob.write(remote_log.work, "runs/test/1", tasks, remote_log.settings)
-        assert job.run_group(0, remote_log.storage, SIZES, remote_log.clock) == 0
+        job = CopyJob.write(remote_log.context.work, "runs/test/1", tasks, remote_log.context.settings)
+        assert job.run_group(0, remote_log.context.storage, SIZES, remote_log.context.clock) == 0
         failures = [one.failure.message for one in job.outcomes() if one.failure]
 
     assert began == [0, 10]
@@ -165,8 +167,8 @@ def test_a_copy_that_hangs_takes_one_place_and_holds_up_its_own_partition_only(
     monkeypatch.setattr(copy_job, "copy_segment", copy)
     with a_remote_log(tmp_path).open() as remote_log:
         tasks = [task(number, start, 1) for number in range(3) for start in (0, 10, 20)]
-        job = CopyJob.write(remote_log.work, "runs/test/1", tasks, remote_log.settings)
-        job.run_group(0, remote_log.storage, SIZES, remote_log.clock)
+        job = CopyJob.write(remote_log.context.work, "runs/test/1", tasks, remote_log.context.settings)
+        job.run_group(0, remote_log.context.storage, SIZES, remote_log.context.clock)
         copied = [_partition_and_start(one) for one in job.files.results(0, CopyOutcome)]
 
     # Only one more segment follows a hanging one: all later copies may be for nothing.
@@ -226,16 +228,16 @@ def test_results_of_many_segments_do_not_cost_their_square_and_few_are_at_risk(
     monkeypatch.setattr(copy_job, "copy_segment", lambda task, *_: CopyOutcome(task, None))
     with unsynced(), files.open() as remote_log:
         tasks = [task(0, start, 1) for start in range(0, 3000, 10)]
-        job = CopyJob.write(remote_log.work, "runs/test/1", tasks, remote_log.settings)
-        write = type(remote_log.work).write
+        job = CopyJob.write(remote_log.context.work, "runs/test/1", tasks, remote_log.context.settings)
+        write = type(remote_log.context.work).write
 
         def watched(self: object, path: str, messages: list[CopyOutcome], kind: type[CopyOutcome]) -> None:
             if "/result-" in path:
                 written.append(len(messages))
             write(self, path, messages, kind)  # type: ignore[arg-type]  # the very ones it was called with
 
-        monkeypatch.setattr(type(remote_log.work), "write", watched)
-        job.run_group(0, remote_log.storage, SIZES, files.clock)
+        monkeypatch.setattr(type(remote_log.context.work), "write", watched)
+        job.run_group(0, remote_log.context.storage, SIZES, files.clock)
         assert len(list(job.outcomes())) == 300
 
     assert written[-1] == 300
@@ -269,10 +271,10 @@ def test_a_group_that_a_lost_worker_began_is_copied_by_no_second_one(tmp_path: P
             return copy_segment(*of_segment)  # type: ignore[arg-type]  # as it was called
 
         with mock.patch.object(copy_job, "copy_segment", halt), ThreadPoolExecutor(1) as lost:
-            copying = lost.submit(job.run_group, 0, remote_log.storage, SIZES, files.clock)
+            copying = lost.submit(job.run_group, 0, remote_log.context.storage, SIZES, files.clock)
             assert halted.wait(60)
             # Spark has lost the first worker, and gives the group to another one.
-            assert job.run_group(0, remote_log.storage, SIZES, files.clock) == 0
+            assert job.run_group(0, remote_log.context.storage, SIZES, files.clock) == 0
             assert files.objects() == []
             assert {outcome.finished for outcome in job.outcomes()} == {None}
             go_on.set()
@@ -287,7 +289,7 @@ def test_a_job_that_is_laid_out_again_in_the_same_folder_is_done_again(tmp_path:
     with files.open() as remote_log:
         for _ in range(2):
             job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
-            assert job.run_group(0, remote_log.storage, SIZES, files.clock) == 3
+            assert job.run_group(0, remote_log.context.storage, SIZES, files.clock) == 3
         assert {outcome.failure for outcome in job.outcomes()} == {None}
 
 
@@ -299,7 +301,7 @@ def test_a_job_of_no_tasks_has_no_groups_and_no_outcomes(tmp_path: Path) -> None
 
         assert job.groups == 0
         assert list(job.outcomes()) == []
-        assert job.write_batches(remote_log.work, 5) == []
+        assert job.write_batches(remote_log.context.work, 5) == []
 
 
 def test_batches_for_the_commit_hold_whole_partitions_and_are_named_by_them(tmp_path: Path) -> None:
@@ -309,8 +311,8 @@ def test_batches_for_the_commit_hold_whole_partitions_and_are_named_by_them(tmp_
     with files.open() as remote_log:
         begun = begin(remote_log)
         job = remote_log.write_copy_job("runs/test/1", begun)
-        batches = job.write_batches(remote_log.work, 2)
-        outcomes = [remote_log.work.read(batch["path"], CopyOutcome) for batch in batches]
+        batches = job.write_batches(remote_log.context.work, 2)
+        outcomes = [remote_log.context.work.read(batch["path"], CopyOutcome) for batch in batches]
 
     found = [sorted({str(one.task.metadata.topic_id_partition) for one in batch}) for batch in outcomes]
     assert sorted(name for names in found for name in names) == ["clicks-0", "orders-0", "orders-1"]
@@ -329,7 +331,7 @@ def test_a_broken_file_in_the_work_area_is_named(tmp_path: Path) -> None:
         job.files.work.write("runs/test/1/tasks-00000.jsonl", [Finding("orders-0", "no task")], Finding)
 
         with pytest.raises(ConfigurationError, match=r"tasks-00000\.jsonl: line 1 .*CopyTask"):
-            job.run_group(0, remote_log.storage, SIZES, files.clock)
+            job.run_group(0, remote_log.context.storage, SIZES, files.clock)
 
 
 def _partition_and_start(outcome: CopyOutcome) -> tuple[str, int]:

@@ -17,7 +17,7 @@ def test_a_worker_needs_no_more_than_what_its_submitter_hands_it(tmp_path: Path)
 
     with files.open() as remote_log:
         job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
-        access = remote_log.access(job.files)
+        access = remote_log.context.access(job.files)
         assert described_job(access).groups == 1
         assert run_copy_groups(access, [0], files.clock) == 3
         assert remote_log.commit_copy(job.outcomes()).is_whole
@@ -26,7 +26,7 @@ def test_a_worker_needs_no_more_than_what_its_submitter_hands_it(tmp_path: Path)
 
 def test_a_job_that_is_not_there_is_named(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
-        access = remote_log.access(JobFolder.of(remote_log.work, "runs/test/1"))
+        access = remote_log.context.access(JobFolder.of(remote_log.context.work, "runs/test/1"))
     with pytest.raises(RemoteObjectNotFoundError, match=r"runs/test/1/job\.json"):
         run_copy_groups(access, [0])
 

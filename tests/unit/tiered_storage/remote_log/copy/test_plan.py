@@ -79,11 +79,11 @@ def finish(
     """Let the metadata know a remote segment, without its objects."""
     lease = held_by(remote_log, "test", of)
     segment = a_segment(lease, start, end, epochs=epochs)
-    remote_log.segments.add_remote_log_segment_metadata(segment, lease)
+    remote_log.context.segments.add_remote_log_segment_metadata(segment, lease)
     for step in SegmentState:
         if SegmentState.COPY_SEGMENT_STARTED < step <= state:
-            remote_log.segments.update_remote_log_segment_metadata(a_step(segment, step), lease)
-    remote_log.leases.release(lease)
+            remote_log.context.segments.update_remote_log_segment_metadata(a_step(segment, step), lease)
+    remote_log.context.leases.release(lease)
 
 
 def test_closed_segments_are_due_earliest_first_and_the_active_one_is_not(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_planning_changes_nothing(tmp_path: Path) -> None:
 
     with files.open() as remote_log:
         assert remote_log.plan_copy() == remote_log.plan_copy()
-        assert remote_log.segments.list_partitions() == []
+        assert remote_log.context.segments.list_partitions() == []
 
     assert not files.store.exists()
 
@@ -205,9 +205,9 @@ def test_nothing_below_the_global_log_start_is_due(tmp_path: Path) -> None:
 
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 10, lease)
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 10, lease)
         assert due(remote_log.plan_copy()) == [("orders-0", 10, 19), ("orders-0", 20, 29)]
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 15, lease)
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 15, lease)
         assert due(remote_log.plan_copy()) == [("orders-0", 10, 19), ("orders-0", 20, 29)]
 
         finish(remote_log, 15, 19)
@@ -301,7 +301,7 @@ def test_settings_that_contradict_each_other_concern_only_their_topic(tmp_path: 
 
     with files.open() as remote_log:
         clicks = partition_of("clicks")
-        remote_log.topics.put(
+        remote_log.context.topics.put(
             Topic(
                 clicks.cluster_id,
                 clicks.topic_id,
@@ -643,9 +643,9 @@ def test_a_sample_that_cannot_be_read_stops_no_other_partition(
         return replace(log, segments=(), unsegmented=unsegmented, configs=configs)
 
     with a_remote_log(tmp_path, {("old", 0): 4, ("orders", 0): 4}).open() as remote_log:
-        logs = [log for log in remote_log.source.partitions() if isinstance(log, PartitionLog)]
+        logs = [log for log in remote_log.context.source.partitions() if isinstance(log, PartitionLog)]
         shown = [without_segments(log) if log.topic_id_partition == old else log for log in logs]
-        monkeypatch.setattr(type(remote_log.source), "partitions", lambda _: iter(shown))
+        monkeypatch.setattr(type(remote_log.context.source), "partitions", lambda _: iter(shown))
         plan = remote_log.plan_copy()
 
     assert plan.partitions == [ORDERS_0]
@@ -665,10 +665,10 @@ def test_a_write_rate_that_cannot_be_read_is_named_and_the_partition_is_copied(
         raise error
 
     with a_remote_log(tmp_path).open() as remote_log:
-        [log] = [log for log in remote_log.source.partitions() if isinstance(log, PartitionLog)]
+        [log] = [log for log in remote_log.context.source.partitions() if isinstance(log, PartitionLog)]
         unsegmented = UnsegmentedLog(rules, lambda _: 0, sample, lambda _: -1, lambda _: {})
         shown = replace(log, segments=(), unsegmented=unsegmented, configs=TopicConfigs.of({"retention.bytes": "1000"}))
-        monkeypatch.setattr(type(remote_log.source), "partitions", lambda _: iter([shown]))
+        monkeypatch.setattr(type(remote_log.context.source), "partitions", lambda _: iter([shown]))
         plan = remote_log.plan_copy()
 
     assert len(plan.segments) == 3
@@ -689,7 +689,7 @@ def test_a_gap_is_an_error_until_somebody_decides_and_copied_over_an_alarm_once(
                 finish(remote_log, copied, copied + 9)
             log = replace(local_log(remote_log), segments=(), log_start_offset=log_start, unsegmented=unsegmented)
             with monkeypatch.context() as patched:
-                patched.setattr(type(remote_log.source), "partitions", lambda _: iter([log]))
+                patched.setattr(type(remote_log.context.source), "partitions", lambda _: iter([log]))
                 return remote_log.plan_copy()
 
     undecided = plan_from(20, copied=0)
@@ -734,7 +734,7 @@ def test_a_run_that_copies_nothing_of_a_partition_raises_no_alarm_of_its_gap(
             replace(local_log(remote_log, partition), segments=(), log_start_offset=log_start, unsegmented=unsegmented)
             for partition, log_start in ((ORDERS_0, 0), (second, 20))
         ]
-        monkeypatch.setattr(type(remote_log.source), "partitions", lambda _: iter(logs))
+        monkeypatch.setattr(type(remote_log.context.source), "partitions", lambda _: iter(logs))
         one, two = (remote_log.plan_copy(max_segments=most) for most in (1, 2))
 
     assert (due(one), one.alarms) == ([("orders-0", 0, 34)], ())

@@ -154,7 +154,7 @@ def test_without_topic_ids_the_last_batch_that_a_later_leader_kept_is_compared(
             begun, lease, SegmentLocation("a leader"), lineage, after=before, roll=RollOrder(rules, 25, 1000)
         )
         access = {"bootstrap.servers": "127.0.0.1:1"}
-        with closing(SegmentRoller([task], access, remote_log.storage, lambda: NOW)) as roller:
+        with closing(SegmentRoller([task], access, remote_log.context.storage, lambda: NOW)) as roller:
             outcome = roller.copy(task, lambda known: CopyOutcome(known, None))
 
     assert (outcome.failure and outcome.failure.error) == failure

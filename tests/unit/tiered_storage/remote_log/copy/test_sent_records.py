@@ -16,7 +16,7 @@ def test_two_checksums_that_nobody_knows_are_not_the_same(tmp_path: Path, monkey
     readable = sent_records.readable_batches
     with a_copied_remote_log(tmp_path).open() as remote_log:
         [copied, *_] = segments_of(remote_log)
-        held_by, storage = [CoveredRange(copied, copied.end_offset)], remote_log.storage
+        held_by, storage = [CoveredRange(copied, copied.end_offset)], remote_log.context.storage
         assert isinstance(storage, ListableStorage)
         monkeypatch.setattr(sent_records, "sent_crc32c", lambda *_: None)
         assert is_held_elsewhere(copied, None, 0, held_by, None, (), storage)
@@ -32,7 +32,7 @@ def test_segments_of_unknown_checksums_are_compared_batch_by_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
-        known, storage = segments_of(remote_log)[0], remote_log.storage
+        known, storage = segments_of(remote_log)[0], remote_log.context.storage
         readable = list(sent_records.readable_batches(known, storage))
         unknown = replace(known, custom_metadata=None)
         others = Coverage((CoveredRange(unknown, unknown.end_offset),))

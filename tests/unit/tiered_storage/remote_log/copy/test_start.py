@@ -145,7 +145,7 @@ def test_a_task_says_from_where_on_readers_are_given_the_partition(tmp_path: Pat
         plan = remote_log.plan_copy()
         for log_start, readable_from in ((10, 10), (15, 15), (20, 20)):
             [task] = remote_log.begin_copy(plan, "copy").tasks
-            remote_log.segments.advance_log_start_offset(ORDERS_0, log_start, task.lease)
+            remote_log.context.segments.advance_log_start_offset(ORDERS_0, log_start, task.lease)
             [task] = remote_log.begin_copy(plan, "copy").tasks
             assert (task.metadata.start_offset, task.readable_from) == (20, readable_from)
 
@@ -196,7 +196,7 @@ def test_copies_of_a_run_whose_lease_expired_are_given_up(tmp_path: Path) -> Non
         begin(remote_log, "dead run")
         assert [finding.partition for finding in begin(remote_log, "next run").left] == ["orders-0"]
 
-        files.clock.now += remote_log.settings.lease_duration_ms + 1
+        files.clock.now += remote_log.context.settings.lease_duration_ms + 1
         begun = begin(remote_log, "next run")
 
         assert len(begun.tasks) == 3
@@ -211,10 +211,10 @@ def test_only_copies_of_earlier_leases_are_given_up(tmp_path: Path) -> None:
     with files.open() as remote_log:
         begun = begin(remote_log)
 
-        assert abandon_unfinished(ORDERS_0, remote_log.segments, begun.tasks[0].lease, files.clock) == 0
+        assert abandon_unfinished(ORDERS_0, remote_log.context.segments, begun.tasks[0].lease, files.clock) == 0
         later = held_by(remote_log, "copy")
-        assert abandon_unfinished(ORDERS_0, remote_log.segments, later, files.clock) == 3
-        assert abandon_unfinished(ORDERS_0, remote_log.segments, later, files.clock) == 0
+        assert abandon_unfinished(ORDERS_0, remote_log.context.segments, later, files.clock) == 3
+        assert abandon_unfinished(ORDERS_0, remote_log.context.segments, later, files.clock) == 0
 
 
 def test_segments_that_another_run_copied_since_the_plan_are_not_begun_again(tmp_path: Path) -> None:
@@ -234,8 +234,8 @@ def test_copies_that_expired_since_the_plan_are_not_begun(tmp_path: Path) -> Non
     with files.open() as remote_log:
         plan = remote_log.plan_copy()
         lease = held_by(remote_log, "expire")
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 20, lease)
-        remote_log.leases.release(lease)
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 20, lease)
+        remote_log.context.leases.release(lease)
 
         assert start_offsets(task.metadata for task in remote_log.begin_copy(plan, "copy").tasks) == [20]
 
@@ -403,7 +403,7 @@ def test_a_second_commit_leaves_what_has_expired_since_to_its_end(tmp_path: Path
         outcomes = done(begin(remote_log).tasks)
         remote_log.commit_copy(outcomes)
         lease = held_by(remote_log, "expire")
-        remote_log.segments.update_remote_log_segment_metadata(
+        remote_log.context.segments.update_remote_log_segment_metadata(
             a_step(outcomes[0].task.metadata, SegmentState.DELETE_SEGMENT_STARTED), lease
         )
 
@@ -418,7 +418,7 @@ def test_a_commit_that_stopped_in_its_middle_is_finished_by_the_next(tmp_path: P
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         outcomes = done(begin(remote_log).tasks)
-        update = remote_log.segments.update_remote_log_segment_metadata
+        update = remote_log.context.segments.update_remote_log_segment_metadata
         assert outcomes[0].finished is not None
         update(outcomes[0].finished, outcomes[0].task.lease)
 
@@ -434,7 +434,7 @@ def test_a_metadata_store_that_is_away_ends_the_commit_which_may_be_tried_again(
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         outcomes = done(begin(remote_log).tasks)
-        kind = type(remote_log.segments)
+        kind = type(remote_log.context.segments)
 
         def away(self: object, steps: object) -> None:
             raise MetadataUnavailableError("locked")
@@ -503,7 +503,7 @@ def test_a_copy_of_what_the_broker_removed_meanwhile_is_worth_all_the_more(tmp_p
 
         assert start_offsets(report.committed) == [0, 10, 20]
         assert report.is_whole
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
         assert remote_log.deletions.plan_expiry(EVERYTHING, NOW) == ([], [])
         assert offsets_read(remote_log, 0) == list(range(35))
 
@@ -518,21 +518,21 @@ def test_the_first_commit_says_where_our_log_begins_and_no_later_one(
         outcomes = done(begin(remote_log, max_segments=1).tasks)
         write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): local_start})
         assert start_offsets(remote_log.commit_copy(outcomes).committed) == [0]
-        assert remote_log.segments.log_start_offset(ORDERS_0) == global_log_start
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == global_log_start
 
         write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 20})
         assert copy(remote_log).is_whole
-        assert remote_log.segments.log_start_offset(ORDERS_0) == global_log_start
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == global_log_start
 
 
 def test_a_zombies_late_commit_is_refused_even_where_its_copies_are_long_deleted(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         zombie = carry_out(remote_log, begin(remote_log, "zombie"), "runs/zombie/1")
-        files.clock.now += remote_log.settings.lease_duration_ms + 1
+        files.clock.now += remote_log.context.settings.lease_duration_ms + 1
         heir = carry_out(remote_log, begin(remote_log, "heir"), "runs/heir/1")
         assert remote_log.commit_copy(heir).is_whole
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms + 1
         assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
 
         report = remote_log.commit_copy(zombie)
@@ -548,7 +548,7 @@ def test_a_zombies_late_commit_is_refused_where_nothing_was_ever_committed(tmp_p
     with files.open() as remote_log:
         zombie = carry_out(remote_log, begin(remote_log, "zombie"))
         for _ in range(2):
-            files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+            files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms + 1
             deleted = remote_log.deletions.delete_marked("expire").deleted
         assert len(deleted) == 3
 
@@ -556,13 +556,13 @@ def test_a_zombies_late_commit_is_refused_where_nothing_was_ever_committed(tmp_p
 
         assert report.committed == ()
         assert "taken over by expire" in report.failures[0].message
-        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) is None
 
 
 def test_a_commit_by_metadata_older_than_the_store_writes_nothing(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         outcomes = carry_out(remote_log, begin(remote_log))
-        manifests = manifests_of(remote_log.storage)
+        manifests = manifests_of(remote_log.context.storage)
         assert manifests is not None
         manifests.write(PartitionManifest(ORDERS_0, 9, PartitionState(20), 7))
 
@@ -570,7 +570,7 @@ def test_a_commit_by_metadata_older_than_the_store_writes_nothing(tmp_path: Path
 
         assert (report.committed, report.retriable) == ((), False)
         assert mentions(report.failures[0].message, "orders-0", "lease 9")
-        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) is None
 
 
 def test_a_commit_that_the_life_cycle_refuses_gives_its_lease_back(tmp_path: Path) -> None:
@@ -578,7 +578,7 @@ def test_a_commit_that_the_life_cycle_refuses_gives_its_lease_back(tmp_path: Pat
         begun = begin(remote_log)
         outcomes = carry_out(remote_log, begun)
         marking = a_step(begun.tasks[0].metadata, SegmentState.DELETE_SEGMENT_STARTED)
-        remote_log.segments.update_remote_log_segment_metadata(marking, begun.tasks[0].lease)
+        remote_log.context.segments.update_remote_log_segment_metadata(marking, begun.tasks[0].lease)
 
         report = remote_log.commit_copy(outcomes)
 
@@ -591,7 +591,7 @@ def test_a_lease_that_ran_out_but_that_nobody_took_is_still_good(tmp_path: Path)
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         outcomes = done(begin(remote_log).tasks)
-        files.clock.now += 10 * remote_log.settings.lease_duration_ms
+        files.clock.now += 10 * remote_log.context.settings.lease_duration_ms
 
         assert remote_log.commit_copy(outcomes).is_whole
 
@@ -618,7 +618,7 @@ def test_nothing_to_commit_is_a_whole_run(tmp_path: Path) -> None:
 
 
 def lineage_of(remote_log: RemoteLogManager) -> tuple[EpochEntry, ...]:
-    return remote_log.segments.partition_state(ORDERS_0).lineage
+    return remote_log.context.segments.partition_state(ORDERS_0).lineage
 
 
 def test_a_run_keeps_the_lineage_also_where_nothing_is_due(tmp_path: Path) -> None:
@@ -640,7 +640,9 @@ def test_each_task_knows_all_leaders_that_the_local_log_forgot(tmp_path: Path) -
     files = a_copied_remote_log(tmp_path)
     files.append(3)
     with files.open() as remote_log:
-        remote_log.segments.put_lineage(ORDERS_0, [EpochEntry(0, 0), EpochEntry(1, 12)], held_by(remote_log, "copy"))
+        remote_log.context.segments.put_lineage(
+            ORDERS_0, [EpochEntry(0, 0), EpochEntry(1, 12)], held_by(remote_log, "copy")
+        )
         checkpoint = files.partition_directory() / "leader-epoch-checkpoint"
         write_leader_epochs(checkpoint, [EpochEntry(1, 25), EpochEntry(2, 33), EpochEntry(3, 42)])
 
@@ -660,7 +662,7 @@ def test_a_run_that_cannot_begin_releases_its_leases(tmp_path: Path, monkeypatch
     with files.open() as remote_log:
         plan = remote_log.plan_copy()
         with monkeypatch.context() as patched:
-            patched.setattr(type(remote_log.segments), "add_remote_log_segments", away)
+            patched.setattr(type(remote_log.context.segments), "add_remote_log_segments", away)
             with pytest.raises(MetadataUnavailableError):
                 remote_log.begin_copy(plan, "copy")
 
@@ -676,8 +678,8 @@ def test_nothing_is_copied_of_a_partition_that_is_being_deleted(tmp_path: Path, 
         for step in PartitionDeleteState:
             if step <= state:
                 deletion = RemotePartitionDeleteMetadata(ORDERS_0, step, files.clock.now)
-                remote_log.segments.put_remote_partition_delete_metadata(deletion, lease)
-        remote_log.leases.release(lease)
+                remote_log.context.segments.put_remote_partition_delete_metadata(deletion, lease)
+        remote_log.context.leases.release(lease)
         expected = f"its remote log is being deleted ({state.name}): nothing more of it is copied"
 
         plan = remote_log.plan_copy()

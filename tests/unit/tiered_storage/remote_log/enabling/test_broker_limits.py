@@ -90,8 +90,10 @@ def test_a_grace_time_neither_begins_nor_ends_by_a_wrong_clock(tmp_path: Path) -
 
     def note(limit: int, *, is_right: bool) -> HeldLimits:
         with files.open() as remote_log:
-            note_shown(remote_log, {("cluster", "id"): {"retention.ms": limit}}, (lambda: None) if is_right else wrong)
-            return held_limits("cluster", "id", remote_log.store.topics)
+            note_shown(
+                remote_log.context, {("cluster", "id"): {"retention.ms": limit}}, (lambda: None) if is_right else wrong
+            )
+            return held_limits("cluster", "id", remote_log.context.store.topics)
 
     assert note(30 * DAY, is_right=False).counted == {"retention.ms": 30 * DAY}
     with pytest.raises(DeletionRefusedError):

@@ -33,11 +33,11 @@ class Rated(JobDescription):
 
 def test_a_kind_of_job_adds_to_the_description_and_any_worker_counts_its_groups(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
-        job = JobFolder.of(remote_log.work, "runs/test/1")
+        job = JobFolder.of(remote_log.context.work, "runs/test/1")
         job.write_tasks(0, [Piece(0, 10), Piece(0, 20)], Piece)
         job.describe(Rated(1, bytes_per_second=7))
 
-        access = remote_log.access(job)
+        access = remote_log.context.access(job)
         assert described_job(access).groups == 1
         with opened_job(access, Rated) as opened:
             assert opened.description.bytes_per_second == 7
@@ -49,10 +49,10 @@ def test_a_kind_of_job_adds_to_the_description_and_any_worker_counts_its_groups(
 
 def test_a_job_of_another_kind_and_one_that_was_never_described_are_refused(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
-        job = JobFolder.of(remote_log.work, "runs/test/1")
+        job = JobFolder.of(remote_log.context.work, "runs/test/1")
         job.write_tasks(0, [Piece(0, 10)], Piece)
         with pytest.raises(RemoteObjectNotFoundError):
-            described_job(remote_log.access(job))
+            described_job(remote_log.context.access(job))
         job.describe(JobDescription(1))
         with pytest.raises(ConfigurationError, match=r"job\.json: line 1 .*Rated"):
             job.description(Rated)
@@ -60,7 +60,7 @@ def test_a_job_of_another_kind_and_one_that_was_never_described_are_refused(tmp_
 
 def test_results_of_a_group_can_be_read_before_it_ends(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
-        job = JobFolder.of(remote_log.work, "runs/test/1")
+        job = JobFolder.of(remote_log.context.work, "runs/test/1")
         results = GroupResults(job, 3, Piece)
         results.add(Piece(0, 1))
         assert job.results(3, Piece) == [Piece(0, 1)]

@@ -25,7 +25,7 @@ def remote_log(tmp_path: Path) -> Iterator[RemoteLogManager]:
 
 @pytest.fixture
 def job(remote_log: RemoteLogManager) -> JobFolder:
-    return JobFolder(remote_log.work, "runs/test/1")
+    return JobFolder(remote_log.context.work, "runs/test/1")
 
 
 class Watched:
@@ -109,7 +109,7 @@ def test_a_worker_that_breaks_down_is_not_over_and_a_work_area_that_is_away_harm
 def test_a_copy_reports_every_byte_and_every_segment(remote_log: RemoteLogManager) -> None:
     begun = begin(remote_log)
     copy = remote_log.write_copy_job("runs/test/1", begun)
-    copy.run_group(0, remote_log.storage, SIZES, remote_log.clock)
+    copy.run_group(0, remote_log.context.storage, SIZES, remote_log.context.clock)
 
     size = copy.size_of(begun.tasks)
     assert size == JobSize(1, 3, sum(task.metadata.size for task in begun.tasks))

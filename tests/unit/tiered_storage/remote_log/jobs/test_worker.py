@@ -26,7 +26,7 @@ OPTIONS = ObjectStoreOptions(
 @pytest.fixture
 def access(tmp_path: Path) -> JobAccess:
     with a_remote_log(tmp_path).open() as remote_log:
-        return replace(remote_log, options=OPTIONS).access(JobFolder.of(remote_log.work, "runs/test/1"))
+        return replace(remote_log.context, options=OPTIONS).access(JobFolder.of(remote_log.context.work, "runs/test/1"))
 
 
 def test_a_worker_reaches_the_store_as_the_submitter_does(access: JobAccess) -> None:

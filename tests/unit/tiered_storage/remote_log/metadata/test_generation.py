@@ -39,23 +39,23 @@ from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorag
 def files(tmp_path: Path) -> RemoteLogFiles:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     return files
 
 
 def carried(remote_log: RemoteLogManager) -> StoreGenerations:
-    assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-    return remote_log.storage.generations
+    assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+    return remote_log.context.storage.generations
 
 
 def numbers(remote_log: RemoteLogManager) -> tuple[int, int]:
     """Return the number of the generation in the metadata, and in the store."""
-    return remote_log.store.generation.read().number, carried(remote_log).newest_number()
+    return remote_log.context.store.generation.read().number, carried(remote_log).newest_number()
 
 
 def agreed(remote_log: RemoteLogManager) -> int:
     """Return the number of the generation once both have the same number and token, with none under way."""
-    known, stored = remote_log.store.generation.read(), carried(remote_log).newest()
+    known, stored = remote_log.context.store.generation.read(), carried(remote_log).newest()
     assert stored is not None
     assert (known.number, known.token, known.next_token) == (stored.number, stored.token, None)
     return known.number
@@ -68,7 +68,7 @@ def put_another(remote_log: RemoteLogManager) -> None:
 
 
 def forbid(remote_log: RemoteLogManager) -> None:
-    remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=False))
+    remote_log.context.topics.put(replace(remote_log.context.decided_topic(ORDERS_0), remote_deletion_allowed=False))
 
 
 def a_result(anomalies: int, at: int) -> AuditResult:
@@ -77,8 +77,8 @@ def a_result(anomalies: int, at: int) -> AuditResult:
 
 DECISIONS: dict[str, Callable[[RemoteLogManager], None]] = {
     "forbid": forbid,
-    "stop": lambda remote_log: remote_log.safety.stop("why", "ada"),
-    "an audit result": lambda remote_log: remote_log.safety.put_audit_result(a_result(1, 5)),
+    "stop": lambda remote_log: remote_log.context.safety.stop("why", "ada"),
+    "an audit result": lambda remote_log: remote_log.context.safety.put_audit_result(a_result(1, 5)),
 }
 
 
@@ -94,12 +94,12 @@ def test_each_decision_renews_the_generation_once(files: RemoteLogFiles, decisio
 def test_a_decision_without_a_change_does_not_renew_the_generation(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         forbid(remote_log)
-        remote_log.safety.stop("why", "ada")
-        remote_log.safety.put_audit_result(a_result(1, 5))
+        remote_log.context.safety.stop("why", "ada")
+        remote_log.context.safety.put_audit_result(a_result(1, 5))
         before = agreed(remote_log)
         forbid(remote_log)
-        remote_log.safety.stop("again", "bob")
-        remote_log.safety.put_audit_result(a_result(2, 6))
+        remote_log.context.safety.stop("again", "bob")
+        remote_log.context.safety.put_audit_result(a_result(2, 6))
         assert agreed(remote_log) == before
 
 
@@ -153,7 +153,7 @@ def test_killed_at_any_step_a_decision_holds_and_the_next_run_publishes_it(
         with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
             killed.setattr(*step, interrupted)
             DECISIONS[decision](remote_log)
-        remote_log.guard.ensure_current()
+        remote_log.context.guard.ensure_current()
         assert agreed(remote_log) == before + 1
 
 
@@ -170,11 +170,11 @@ def test_a_decision_after_one_that_is_under_way_gets_a_generation_of_its_own(
             killed.setattr(SqlGeneration, "confirm", interrupted)
             forbid(remote_log)
         # Not through the guard: the store is out of reach now.
-        remote_log.store.safety.stop("why", "ada")
-        backup = remote_log.store.generation.read()
-        remote_log.guard.ensure_current()
+        remote_log.context.store.safety.stop("why", "ada")
+        backup = remote_log.context.store.generation.read()
+        remote_log.context.guard.ensure_current()
         assert agreed(remote_log) == before + 2
-        assert backup.next_token != remote_log.store.generation.read().token
+        assert backup.next_token != remote_log.context.store.generation.read().token
 
 
 def test_metadata_that_lack_a_renewal_are_refused_by_everything_that_writes(files: RemoteLogFiles) -> None:
@@ -184,7 +184,7 @@ def test_metadata_that_lack_a_renewal_are_refused_by_everything_that_writes(file
         put_another(remote_log)
         deletions = remote_log.deletions
         for work in (
-            remote_log.bind_store,
+            remote_log.context.bind_store,
             remote_log.plan_copy,
             lambda: remote_log.begin_copy(plan, "copy"),
             lambda: remote_log.commit_copy(()),
@@ -192,7 +192,7 @@ def test_metadata_that_lack_a_renewal_are_refused_by_everything_that_writes(file
             lambda: deletions.mark_expired([], "expire"),
             lambda: deletions.delete_marked("expire"),
             lambda: forbid(remote_log),
-            lambda: remote_log.safety.lift("ada"),
+            lambda: remote_log.context.safety.lift("ada"),
         ):
             with pytest.raises(OutdatedMetadataError, match=r"\(an expiry\).*rebuild-metadata"):
                 work()
@@ -211,19 +211,19 @@ def test_one_of_two_metadata_at_one_generation_wins_and_the_other_is_refused(
     with files.open() as remote_log:
         monkeypatch.setattr(StoreGenerations, "publish", after_another)
         with pytest.raises(OutdatedMetadataError):
-            remote_log.guard.renew("an expiry")
+            remote_log.context.guard.renew("an expiry")
 
 
 def test_the_first_writer_notices_an_overwritten_generation(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
-        remote_log.guard.renew("a copy run")
+        remote_log.context.guard.renew("a copy run")
         [ours] = (files.store / STORE_GENERATION).iterdir()
         theirs = StoredGeneration(agreed(remote_log), "another's token", "an expiry", 5)
         ours.write_bytes(theirs.to_bytes())
         os.utime(ours, (1, 1))
 
         with pytest.raises(OutdatedMetadataError, match="superseded"):
-            remote_log.guard.ensure_same()
+            remote_log.context.guard.ensure_same()
 
 
 def test_two_processes_with_the_same_metadata_renew_one_after_the_other(
@@ -236,11 +236,11 @@ def test_two_processes_with_the_same_metadata_renew_one_after_the_other(
 
         def after_another(self: StoreGenerations, generation: StoredGeneration) -> None:
             monkeypatch.setattr(StoreGenerations, "publish", publish)
-            other.guard.renew("a copy run")
+            other.context.guard.renew("a copy run")
             publish(self, generation)
 
         monkeypatch.setattr(StoreGenerations, "publish", after_another)
-        remote_log.guard.renew("an expiry")
+        remote_log.context.guard.renew("an expiry")
         assert agreed(remote_log) == agreed(other) == before + 2
 
 
@@ -252,11 +252,11 @@ def test_a_renewal_between_two_reads_is_no_sign_of_age(files: RemoteLogFiles, mo
         def and_renewed(self: StoreGenerations) -> StoredGeneration | None:
             monkeypatch.setattr(StoreGenerations, "newest", newest)
             found = newest(self)
-            other.guard.renew("a copy run")
+            other.context.guard.renew("a copy run")
             return found
 
         monkeypatch.setattr(StoreGenerations, "newest", and_renewed)
-        remote_log.guard.ensure_current()
+        remote_log.context.guard.ensure_current()
 
 
 def test_a_stop_in_outdated_metadata_holds_and_says_that_others_are_the_stores(files: RemoteLogFiles) -> None:
@@ -264,9 +264,9 @@ def test_a_stop_in_outdated_metadata_holds_and_says_that_others_are_the_stores(f
         before = agreed(remote_log)
         put_another(remote_log)
         with pytest.raises(OutdatedMetadataError):
-            remote_log.safety.stop("why", "ada")
-        assert remote_log.safety.stopped() is not None
-        remote_log.safety.put_audit_result(a_result(1, 6))
+            remote_log.context.safety.stop("why", "ada")
+        assert remote_log.context.safety.stopped() is not None
+        remote_log.context.safety.put_audit_result(a_result(1, 6))
         assert numbers(remote_log) == (before, before + 1)
 
 
@@ -279,18 +279,18 @@ def test_a_decision_while_the_store_is_out_of_reach_is_published_by_the_next_run
 
     with files.open() as remote_log:
         before = agreed(remote_log)
-        away = GenerationGuard(remote_log.store, out_of_reach, remote_log.clock)
-        GuardedSafety(remote_log.store.safety, away).stop("why", "ada")
+        away = GenerationGuard(remote_log.context.store, out_of_reach, remote_log.context.clock)
+        GuardedSafety(remote_log.context.store.safety, away).stop("why", "ada")
         assert "(away)" in caplog.text
         assert carried(remote_log).newest_number() == before
-        remote_log.guard.publish_pending()
+        remote_log.context.guard.publish_pending()
         assert agreed(remote_log) == before + 1
 
 
 def test_nothing_is_written_into_a_store_that_is_not_bound(tmp_path: Path) -> None:
     files = RemoteLogFiles(tmp_path)
     with files.open() as remote_log:
-        remote_log.safety.stop("why", "ada")
+        remote_log.context.safety.stop("why", "ada")
         assert not files.store.exists() or not [*files.store.iterdir()]
 
 
@@ -300,7 +300,7 @@ def test_a_storage_manager_of_ones_own_keeps_no_generation(files: RemoteLogFiles
 
     with files.open() as remote_log:
         before = agreed(remote_log)
-        own = GenerationGuard(remote_log.store, Own, remote_log.clock)  # type: ignore[arg-type]
+        own = GenerationGuard(remote_log.context.store, Own, remote_log.context.clock)  # type: ignore[arg-type]
         own.renew("x")
         own.ensure_current()
         own.claim("x")
@@ -316,28 +316,28 @@ def test_a_store_that_keeps_earlier_generations_carries_the_newest(
     with files.open() as remote_log:
         monkeypatch.setattr(type(carried(remote_log).client), "delete_many", refuses)
         before = agreed(remote_log)
-        remote_log.guard.renew("a copy run")
+        remote_log.context.guard.renew("a copy run")
         assert agreed(remote_log) == before + 1
         assert len([*(files.store / STORE_GENERATION).iterdir()]) == 2
 
 
 def test_a_store_that_lost_its_generation_or_went_back_is_refused(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
-        remote_log.guard.renew("a copy run")
+        remote_log.context.guard.renew("a copy run")
         [only] = (files.store / STORE_GENERATION).iterdir()
         carried(remote_log).publish(StoredGeneration(1, "yesterday's", "an expiry", 5))
         content = only.read_bytes()
         only.unlink()
         with pytest.raises(OutdatedMetadataError, match="store is older"):
-            remote_log.guard.ensure_current()
+            remote_log.context.guard.ensure_current()
     first = only.with_name(f"{1:020}.json")
     first.write_bytes(content)
     with files.open() as remote_log:
         with pytest.raises(RemoteObjectCorruptError, match="metadata take-over"):
-            remote_log.guard.ensure_current()
+            remote_log.context.guard.ensure_current()
         first.unlink()
         with pytest.raises(OutdatedMetadataError, match="store is older"):
-            remote_log.guard.ensure_current()
+            remote_log.context.guard.ensure_current()
 
 
 def test_metadata_of_an_earlier_release_that_lack_a_decision_are_refused(files: RemoteLogFiles) -> None:
@@ -349,16 +349,16 @@ def test_metadata_of_an_earlier_release_that_lack_a_decision_are_refused(files: 
         decisions.mkdir()
         (decisions / f"{3:020}.json").write_bytes(b"{}")
         with pytest.raises(OutdatedMetadataError, match=r"decision 3 .* 0: "):
-            remote_log.guard.ensure_current()
-        remote_log.store.leases.begin_above({TopicIdPartition("", "", 0, ""): 3})
-        remote_log.guard.ensure_current()
+            remote_log.context.guard.ensure_current()
+        remote_log.context.store.leases.begin_above({TopicIdPartition("", "", 0, ""): 3})
+        remote_log.context.guard.ensure_current()
         assert agreed(remote_log) == 1
         assert [*decisions.iterdir()] == []
 
 
 def as_migrated(remote_log: RemoteLogManager) -> None:
     """Leave the generation as a migration makes it."""
-    with sqlite3.connect(remote_log.store.generation.where) as connection:
+    with sqlite3.connect(remote_log.context.store.generation.where) as connection:
         connection.execute(
             "UPDATE generation SET number = 0, token = '', next_token = NULL, decisions_digest = NULL, place = NULL"
         )
@@ -367,8 +367,8 @@ def as_migrated(remote_log: RemoteLogManager) -> None:
 def test_confirming_late_changes_nothing(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         before = agreed(remote_log)
-        remote_log.store.generation.confirm(Generation(before, "an earlier one"))
-        remote_log.store.generation.confirm(Generation(before + 1, "nobody's"))
+        remote_log.context.store.generation.confirm(Generation(before, "an earlier one"))
+        remote_log.context.store.generation.confirm(Generation(before + 1, "nobody's"))
         assert agreed(remote_log) == before
 
 
@@ -379,7 +379,7 @@ def test_a_store_that_never_lists_a_generation_ends_the_run(
         as_migrated(remote_log)
         monkeypatch.setattr(StoreGenerations, "newest", lambda _: None)
         with pytest.raises(RemoteStorageError, match="generation"):
-            remote_log.guard.renew("a copy run")
+            remote_log.context.guard.renew("a copy run")
 
 
 def test_a_renewal_leaves_alone_what_another_process_writes_now(files: RemoteLogFiles) -> None:
@@ -390,7 +390,7 @@ def test_a_renewal_leaves_alone_what_another_process_writes_now(files: RemoteLog
         for name in names.values():
             (folder / name).write_bytes(b"{")
 
-        remote_log.guard.renew("a copy run")
+        remote_log.context.guard.renew("a copy run")
 
         left = {path.name for path in folder.iterdir()}
         assert left == {f"{number + 1:020}.json", names[number + 1], names[number + 2]}
@@ -405,13 +405,13 @@ def test_a_writer_whose_object_was_taken_for_a_leftover_lost_to_a_later_renewal(
 
         def overtaken(self: LocalDirectory, name: str, content: bytes) -> bool:
             monkeypatch.setattr(type(client), "create", create)
-            other.guard.renew("a copy run")
-            other.guard.renew("a copy run")
+            other.context.guard.renew("a copy run")
+            other.context.guard.renew("a copy run")
             raise RemoteStorageError("could not link it")
 
         before = agreed(remote_log)
         monkeypatch.setattr(type(client), "create", overtaken)
-        remote_log.guard.renew("an expiry")
+        remote_log.context.guard.renew("an expiry")
         assert agreed(remote_log) > before + 1
 
 
@@ -419,7 +419,7 @@ def test_a_check_before_a_deletion_asks_the_store_for_one_listing(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
         asked: list[str] = []
         client = carried(remote_log).client
         for name in ("list", "size", "get_range", "create", "put", "delete_many", "discard_unfinished_many"):

@@ -178,9 +178,9 @@ def test_no_segment_is_counted_where_every_topic_has_its_own_id(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with files.open() as remote_log:
-        identities = LostIdentities(remote_log.segments.list_partitions(), remote_log.segments)
-        logs = list(remote_log.source.partitions())
-        monkeypatch.setattr(type(remote_log.segments), "count_remote_log_segments", None)
+        identities = LostIdentities(remote_log.context.segments.list_partitions(), remote_log.context.segments)
+        logs = list(remote_log.context.source.partitions())
+        monkeypatch.setattr(type(remote_log.context.segments), "count_remote_log_segments", None)
 
         assert list(identities.recognised(logs, unless_remote=True)) == logs
 
@@ -202,7 +202,7 @@ def test_no_topic_of_a_cluster_is_begun_if_another_one_was_copied_so_far(
         shown = [
             PartitionLog(each, "a broker", (), 0, 35, lineage, unsegmented=unsegmented) for each in (clicks, untiered)
         ]
-        monkeypatch.setattr(type(remote_log.source), "partitions", lambda _: iter(shown))
+        monkeypatch.setattr(type(remote_log.context.source), "partitions", lambda _: iter(shown))
         plan = remote_log.plan_copy()
 
     if is_named:

@@ -47,14 +47,14 @@ OTHERS = ("orders", 1), ("clicks", 0)
 
 
 def document(remote_log: RemoteLogManager) -> PartitionManifest | None:
-    manifests = manifests_of(remote_log.storage)
+    manifests = manifests_of(remote_log.context.storage)
     assert manifests is not None
     return manifests.read(ORDERS_0)
 
 
 def check(remote_log: RemoteLogManager) -> int:
     """Return how many objects the partition has."""
-    return len(listed_partition(ORDERS_0, remote_log.storage))
+    return len(listed_partition(ORDERS_0, remote_log.context.storage))
 
 
 def test_the_first_commit_writes_the_manifest_and_later_ones_only_changes(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_the_first_commit_writes_the_manifest_and_later_ones_only_changes(tmp_pa
         remote_log.commit_copy(carry_out(remote_log, begun))
         first = document(remote_log)
         assert first == PartitionManifest(ORDERS_0, 1, PartitionState(0, ONE_LEADER), files.clock.now)
-        assert first.state == remote_log.segments.partition_state(ORDERS_0)
+        assert first.state == remote_log.context.segments.partition_state(ORDERS_0)
 
         copy(remote_log, max_segments=1)
         assert document(remote_log) == first
@@ -80,7 +80,7 @@ def test_the_first_commit_writes_the_manifest_and_later_ones_only_changes(tmp_pa
 def test_a_partition_without_any_segment_is_not_reported(tmp_path: Path) -> None:
     with a_remote_log(tmp_path, {("orders", 0): 0}).open() as remote_log:
         begin(remote_log)
-        assert remote_log.segments.partition_state(ORDERS_0).lineage == ONE_LEADER
+        assert remote_log.context.segments.partition_state(ORDERS_0).lineage == ONE_LEADER
         assert document(remote_log) is None
 
 
@@ -104,7 +104,7 @@ def test_nothing_is_committed_while_the_manifest_cannot_be_written(
         assert [(each.partition, each.message) for each in report.failures] == [("orders-0", "the store is away")]
         assert report.retriable
         assert [str(each.topic_id_partition) for each in report.committed] == ["clicks-0"]
-        assert remote_log.segments.partition_state(ORDERS_0).log_start_offset is None
+        assert remote_log.context.segments.partition_state(ORDERS_0).log_start_offset is None
         assert {state for _, state in states_of(remote_log)} == {"COPY_SEGMENT_STARTED"}
 
         report = remote_log.commit_copy(outcomes)
@@ -116,27 +116,33 @@ def test_a_state_is_written_once_and_never_over_a_later_holders(tmp_path: Path) 
     with a_copied_remote_log(tmp_path).open() as remote_log:
         early, late = held_by(remote_log, "run"), held_by(remote_log, "run")
         moved = PartitionState(10, ONE_LEADER)
-        write_partition_state(remote_log.storage, remote_log.leases, late, StoredState(moved), 7)
-        write_partition_state(remote_log.storage, remote_log.leases, late, StoredState(moved), 8)
+        write_partition_state(remote_log.context.storage, remote_log.context.leases, late, StoredState(moved), 7)
+        write_partition_state(remote_log.context.storage, remote_log.context.leases, late, StoredState(moved), 8)
         assert document(remote_log) == PartitionManifest(ORDERS_0, late.fencing_number, moved, 7)
 
         with pytest.raises(LeaseLostError, match="was taken over"):
-            write_partition_state(remote_log.storage, remote_log.leases, early, StoredState(PartitionState(20)), 9)
+            write_partition_state(
+                remote_log.context.storage, remote_log.context.leases, early, StoredState(PartitionState(20)), 9
+            )
         early_state = [(early, StoredState(PartitionState(20)))]
-        [(partition, error)] = write_partition_states(remote_log.storage, remote_log.leases, early_state, 9).items()
+        [(partition, error)] = write_partition_states(
+            remote_log.context.storage, remote_log.context.leases, early_state, 9
+        ).items()
         assert (partition, type(error)) == (ORDERS_0, LeaseLostError)
-        assert write_partition_states(remote_log.storage, remote_log.leases, [], 9) == {}
+        assert write_partition_states(remote_log.context.storage, remote_log.context.leases, [], 9) == {}
 
 
 def test_a_document_of_a_lease_that_was_never_given_is_not_written_over(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         lease = held_by(remote_log, "run")
         number = lease.fencing_number + 2
-        manifests = manifests_of(remote_log.storage)
+        manifests = manifests_of(remote_log.context.storage)
         assert manifests is not None
         manifests.write(PartitionManifest(ORDERS_0, number, PartitionState(10), 7))
         with pytest.raises(OutdatedMetadataError, match=f"orders-0: lease {number} has written"):
-            write_partition_state(remote_log.storage, remote_log.leases, lease, StoredState(PartitionState(20)), 9)
+            write_partition_state(
+                remote_log.context.storage, remote_log.context.leases, lease, StoredState(PartitionState(20)), 9
+            )
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
@@ -169,11 +175,11 @@ def test_a_trim_keeps_manifest_changes_made_before_its_lease(tmp_path: Path, mon
 
         known = document(remote_log)
         assert known is not None
-        assert known.state == remote_log.segments.partition_state(ORDERS_0) == PartitionState(20, lineage)
+        assert known.state == remote_log.context.segments.partition_state(ORDERS_0) == PartitionState(20, lineage)
 
 
 def plan_without_asking_the_store(remote_log: RemoteLogManager) -> CopyPlan:
-    return plan_copy(remote_log, CopySelection(EVERYTHING))
+    return plan_copy(remote_log.context, CopySelection(EVERYTHING))
 
 
 def test_foreign_files_and_deleted_segments_do_not_make_metadata_outdated(tmp_path: Path) -> None:
@@ -200,7 +206,7 @@ def test_a_storage_manager_of_ones_own_has_nothing_to_hold_metadata_against(tmp_
     own = Own()
     with a_copied_remote_log(tmp_path).open() as remote_log:
         lease = held_by(remote_log, "run")
-        leases = remote_log.leases
+        leases = remote_log.context.leases
         write_partition_state(own, leases, lease, StoredState(PartitionState(10)), 7)  # type: ignore[arg-type]
         assert write_partition_states(own, leases, [(lease, StoredState(PartitionState(10)))], 7) == {}  # type: ignore[arg-type]
         assert listed_partition(ORDERS_0, own) == []  # type: ignore[arg-type]
@@ -224,7 +230,7 @@ def two_due(tmp_path: Path) -> RemoteLogFiles:
 
 
 def write_state(remote_log: RemoteLogManager, number: int, partition: TopicIdPartition = ORDERS_0) -> None:
-    manifests = manifests_of(remote_log.storage)
+    manifests = manifests_of(remote_log.context.storage)
     assert manifests is not None
     manifests.write(PartitionManifest(partition, number, PartitionState(0), 7))
 
@@ -260,7 +266,7 @@ def test_a_lease_lost_before_the_store_is_written_leaves_that_partition_alone(
 
         def acquired_and_stood_still(self: SqlLeases, *asked: Any) -> GrantedLeases:
             granted = acquire_many(self, *asked)
-            two_due.clock.now += remote_log.settings.lease_duration_ms + 1
+            two_due.clock.now += remote_log.context.settings.lease_duration_ms + 1
             monkeypatch.undo()
             write_state(remote_log, held_by(remote_log, "another run").fencing_number)
             return granted
@@ -284,11 +290,11 @@ def test_a_lease_that_is_lost_before_anything_is_written_leaves_that_partition_a
     two_due: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with two_due.open() as remote_log:
-        segments = type(remote_log.segments)
+        segments = type(remote_log.context.segments)
         put_lineages = segments.put_lineages
 
         def stood_still(self: Any, observed: Any) -> Any:
-            two_due.clock.now += remote_log.settings.lease_duration_ms + 1
+            two_due.clock.now += remote_log.context.settings.lease_duration_ms + 1
             monkeypatch.undo()
             held_by(remote_log, "another run")
             return put_lineages(self, observed)
@@ -333,8 +339,8 @@ def test_a_store_that_fails_for_one_partition_fails_that_one_and_for_all_the_run
         for topic in ("clicks", "orders"):
             checkpoint = two_due.partition_directory(topic) / "leader-epoch-checkpoint"
             write_leader_epochs(checkpoint, [*TWO_LEADERS, EpochEntry(2, 24)])
-        remote_log.leases.release_many(begun.leases)
-        two_due.clock.now += remote_log.settings.lease_duration_ms + 1
+        remote_log.context.leases.release_many(begun.leases)
+        two_due.clock.now += remote_log.context.settings.lease_duration_ms + 1
         with pytest.raises(RemoteStorageError, match="away"):
             begin(remote_log, "next")
         held_by(remote_log, "somebody", CLICKS_0)

@@ -68,7 +68,7 @@ def test_a_class_of_ones_own_keeps_the_metadata(tmp_path: Path) -> None:
     stop = stop_by_metadata_alone(load_settings(files.config), "a reason", "me", files.clock)
     assert stop is not None
     with files.open() as remote_log:
-        assert remote_log.safety.stopped() == stop
+        assert remote_log.context.safety.stopped() == stop
 
 
 def test_a_class_that_settings_alone_name_keeps_the_metadata_through_copy_read_expiry_and_audit(

@@ -26,7 +26,7 @@ def fetched(counts: FetchCounts) -> list[float | None]:
 
 def test_reads_of_segments_are_counted_by_topic_with_their_bytes(remote_log: RemoteLogManager) -> None:
     counts = FetchCounts()
-    storage = CountedStorage(remote_log.storage, counts)
+    storage = CountedStorage(remote_log.context.storage, counts)
     first, second, _ = segments_of(remote_log)
     assert fetched(counts) == [None, None, None]
     whole = b"".join(storage.fetch_log_segment(first))
@@ -36,7 +36,7 @@ def test_reads_of_segments_are_counted_by_topic_with_their_bytes(remote_log: Rem
 
 def test_a_failed_read_is_an_error(remote_log: RemoteLogManager) -> None:
     counts = FetchCounts()
-    storage = CountedStorage(remote_log.storage, counts)
+    storage = CountedStorage(remote_log.context.storage, counts)
     first, *_ = segments_of(remote_log)
     storage.delete_log_segment_data(first)
     with pytest.raises(RemoteObjectNotFoundError):

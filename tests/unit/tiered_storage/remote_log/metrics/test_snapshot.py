@@ -49,7 +49,7 @@ from tiered_storage.remote_log.source.segment_source import SegmentSource
 
 def taken(files: RemoteLogFiles, samples: Samples | None = None) -> RemoteLogMetrics:
     with files.open() as remote_log:
-        return take_metrics(remote_log, samples)
+        return take_metrics(remote_log.context, samples)
 
 
 def only(metrics: RemoteLogMetrics) -> PartitionMetrics:
@@ -128,9 +128,9 @@ def test_a_copy_that_began_long_ago_is_stuck(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         begin(remote_log)
-        before = only(take_metrics(remote_log)).segments
-        files.clock.now += remote_log.settings.copy_stuck_after_ms + 1
-        after = only(take_metrics(remote_log)).segments
+        before = only(take_metrics(remote_log.context)).segments
+        files.clock.now += remote_log.context.settings.copy_stuck_after_ms + 1
+        after = only(take_metrics(remote_log.context)).segments
     assert (before.unfinished, before.stuck) == (3, 0)
     assert (after.unfinished, after.stuck) == (3, 3)
 
@@ -139,12 +139,12 @@ def test_failed_deletions_and_those_that_wait_are_counted(tmp_path: Path) -> Non
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         first, *_ = segments_of(remote_log)
-        lease = remote_log.leases.acquire(ORDERS_0, "test", 60_000)
+        lease = remote_log.context.leases.acquire(ORDERS_0, "test", 60_000)
         step = RemoteLogSegmentMetadataUpdate(first.segment_id, SegmentState.DELETE_SEGMENT_STARTED, NOW)
-        remote_log.segments.update_remote_log_segment_metadata(step, lease)
+        remote_log.context.segments.update_remote_log_segment_metadata(step, lease)
         for _ in range(2):
-            remote_log.store.safety.note_failures({first.segment_id: "refused"}, NOW)
-        segments = only(take_metrics(remote_log)).segments
+            remote_log.context.store.safety.note_failures({first.segment_id: "refused"}, NOW)
+        segments = only(take_metrics(remote_log.context)).segments
     assert (segments.remote, segments.deleting, segments.deleting_size) == (2, 1, SEGMENT_BYTES)
     assert (segments.failed_deletions, segments.deletion_attempts) == (1, 2)
     assert (segments.copied, segments.deleted) == (3, 0)
@@ -202,7 +202,7 @@ def taken_of_a_cluster(files: RemoteLogFiles, stable_end: int, first_at: int, **
     unseen = UnsegmentedLog(rules, lambda _: 0, lambda _: 100.0, lambda _: first_at, lambda _: {}, **unsegmented)
     log = PartitionLog(ORDERS_0, "orders-0", (), 0, stable_end, (), high_watermark=stable_end, unsegmented=unseen)
     with files.open() as remote_log:
-        return only(take_metrics(replace(remote_log, source=cast(SegmentSource, OneLog(log)))))
+        return only(take_metrics(replace(remote_log.context, source=cast(SegmentSource, OneLog(log)))))
 
 
 def test_the_lag_of_a_cluster_is_estimated_in_whole_segments(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_unstable_remote_records_are_a_violation_only_after_a_second_look(tmp_pa
 
     with files.open() as remote_log:
         stays, catches_up = (
-            only(take_metrics(replace(remote_log, source=cast(SegmentSource, CatchesUp(behind, now=now)))))
+            only(take_metrics(replace(remote_log.context, source=cast(SegmentSource, CatchesUp(behind, now=now)))))
             for now in (20, 35)
         )
     assert (stays.violated, catches_up.violated) == ((OffsetRule.REMOTE_END,), ())
@@ -269,6 +269,6 @@ def test_a_closed_segment_of_one_record_counts_once_and_only_when_it_is_stable(
     segments = tuple(LocalSegment(base, end, 100, location) for base, end in ends.items())
     log = PartitionLog(ORDERS_0, "orders-0", segments, 20, stable_end, (), high_watermark=33)
     with a_copied_remote_log(tmp_path).open() as remote_log:
-        found = only(take_metrics(replace(remote_log, source=cast(SegmentSource, OneLog(log)))))
+        found = only(take_metrics(replace(remote_log.context, source=cast(SegmentSource, OneLog(log)))))
     assert found.lag is not None
     assert (found.lag.segments, found.lag.size) == (lagging, 100 * lagging)

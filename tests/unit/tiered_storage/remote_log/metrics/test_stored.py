@@ -31,7 +31,7 @@ NOON = 1_700_049_600_000 // HOUR * HOUR
 @pytest.fixture
 def work(tmp_path: Path) -> Iterator[WorkArea]:
     with a_remote_log(tmp_path).open() as remote_log:
-        yield remote_log.work
+        yield remote_log.context.work
 
 
 def at(moment: int, size: int = 100) -> RemoteLogMetrics:

@@ -151,7 +151,7 @@ def test_bytes_and_indexes_of_a_segment_are_those_of_the_store(tmp_path: Path) -
             with pytest.raises(ValueError, match="not in it"):
                 list(reader.segment_bytes(ORDERS_0, key, start, end))
         for kind in (IndexKind.MANIFEST, IndexKind.REMOTE_LOG_INDEX, IndexKind.TIMESTAMP):
-            assert reader.index(ORDERS_0, key, kind) == remote_log.storage.fetch_index(segment, kind)
+            assert reader.index(ORDERS_0, key, kind) == remote_log.context.storage.fetch_index(segment, kind)
         with pytest.raises(RemoteObjectNotFoundError, match="no such segment"):
             list(reader.segment_bytes(ORDERS_0, "no such segment"))
 

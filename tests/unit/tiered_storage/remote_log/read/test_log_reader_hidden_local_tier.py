@@ -54,8 +54,8 @@ class Site:
 def a_site(root: Path, max_age_ms: int = 0, *, may_be_hidden: bool = True) -> Iterator[Site]:
     files, hides = a_copied_remote_log(root, remote_log_reader_metadata_max_age_ms=max_age_ms), list[Exception]()
     with files.open() as log:
-        source = HidingSource(log.settings.log_dirs, hides=(hides,))
-        inner = RemoteLogReader(replace(log, source=source), local_may_be_hidden=may_be_hidden)
+        source = HidingSource(log.context.settings.log_dirs, hides=(hides,))
+        inner = RemoteLogReader(replace(log.context, source=source), local_may_be_hidden=may_be_hidden)
         with BlockingLogReader(inner) as reader:
             yield Site(files, log, reader, hides)
 

@@ -66,8 +66,8 @@ class ChangedSource(LogDirectorySource):
 def a_reader(files: RemoteLogFiles, change: Change) -> Iterator[tuple[RemoteLogManager, BlockingLogReader]]:
     """Open a reader of what `change` makes of the local log."""
     with files.open() as remote_log:
-        source = ChangedSource(remote_log.settings.log_dirs, change=change)
-        inner = RemoteLogReader(replace(remote_log, source=source))
+        source = ChangedSource(remote_log.context.settings.log_dirs, change=change)
+        inner = RemoteLogReader(replace(remote_log.context, source=source))
         with BlockingLogReader(inner) as reader:
             yield remote_log, reader
 
@@ -103,7 +103,7 @@ def test_a_lost_first_segment_is_no_offset_out_of_range(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with a_reader(files, lambda log: replace(log, segments=log.segments[1:], log_start_offset=10)) as (log, reader):
         lost = a_step(segments_of(log)[0], SegmentState.DELETE_SEGMENT_STARTED)
-        log.segments.update_remote_log_segment_metadata(lost, held_by(log, "test"))
+        log.context.segments.update_remote_log_segment_metadata(lost, held_by(log, "test"))
 
         assert reader.offsets(ORDERS_0, OffsetSpec.EARLIEST) == FoundOffset(0, -1, 0)
         with pytest.raises(RemoteObjectNotFoundError, match="holds offset 0"):
@@ -132,8 +132,8 @@ def test_at_read_committed_what_was_copied_again_since_it_was_looked_at_is_no_er
         last = segments_of(remote_log)[-1]
         held = held_by(remote_log, "test")
         going = a_step(last, SegmentState.DELETE_SEGMENT_STARTED)
-        remote_log.segments.update_remote_log_segment_metadata(going, held)
-        remote_log.storage.delete_log_segment_data(last)
+        remote_log.context.segments.update_remote_log_segment_metadata(going, held)
+        remote_log.context.storage.delete_log_segment_data(last)
         found = list(reader.records(ORDERS_0, 0, isolation=Isolation.READ_COMMITTED))
         assert found == records(0, 20)
 
@@ -141,9 +141,9 @@ def test_at_read_committed_what_was_copied_again_since_it_was_looked_at_is_no_er
 def test_at_read_committed_a_log_that_is_all_local_needs_no_store(tmp_path: Path) -> None:
     files, rows = a_copied_topic(tmp_path, [Sent([0], producer=1), Ended(1, COMMIT), Sent([1], producer=1)])
     with files.open() as remote_log:
-        staged = StagedStorage(remote_log.storage)
+        staged = StagedStorage(remote_log.context.storage)
         staged.fail_with = RemoteStorageError("down")
-        inner = RemoteLogReader(replace(remote_log, storage=staged))
+        inner = RemoteLogReader(replace(remote_log.context, storage=staged))
         with BlockingLogReader(inner) as reader:
             assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(
                 reader.snapshot(ORDERS_0).remote_end, -1, 0
@@ -155,7 +155,7 @@ def test_at_read_committed_a_log_that_is_all_local_needs_no_store(tmp_path: Path
 def mark_lost(remote_log: RemoteLogManager, start_offset: int) -> None:
     [lost] = [each for each in segments_of(remote_log) if each.start_offset == start_offset]
     going = a_step(lost, SegmentState.DELETE_SEGMENT_STARTED)
-    remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
+    remote_log.context.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
 
 
 @pytest.mark.parametrize("is_copied", [True, False])
@@ -174,7 +174,7 @@ def test_at_read_committed_nothing_is_given_whose_marker_a_replica_has_not(
             mark_lost(remote_log, 10)
         if is_cut or is_copied:
             lineage = (EpochEntry(0, 0), EpochEntry(9, 12))
-            remote_log.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
+            remote_log.context.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
     lagging = (lambda log: log) if is_cut else (lambda log: replace(log, last_stable_offset=5, high_watermark=12))
     with a_reader(files, lagging) as (_, reader):
         leader = 9 if is_cut or is_copied else 0
@@ -208,7 +208,7 @@ def test_a_look_that_takes_too_long_ends_with_the_time_of_whoever_waits(tmp_path
 
 def mark_deleted(remote_log: RemoteLogManager) -> None:
     going = RemotePartitionDeleteMetadata(ORDERS_0, PartitionDeleteState.MARKED, NOW)
-    remote_log.segments.put_remote_partition_delete_metadata(going, held_by(remote_log, "test"))
+    remote_log.context.segments.put_remote_partition_delete_metadata(going, held_by(remote_log, "test"))
 
 
 def test_remote_records_of_a_deleted_topic_are_not_returned(tmp_path: Path) -> None:
@@ -250,8 +250,8 @@ def test_a_read_gets_an_error_while_another_thread_closes_the_reader(tmp_path: P
     files.properties["log.dirs"] = []
     errors: list[BaseException] = []
     with files.open() as remote_log:
-        staged = StagedStorage(remote_log.storage)
-        inner = RemoteLogReader(replace(remote_log, storage=staged))
+        staged = StagedStorage(remote_log.context.storage)
+        inner = RemoteLogReader(replace(remote_log.context, storage=staged))
         reader = BlockingLogReader(inner)
         staged.stand_still()
 
@@ -287,9 +287,9 @@ def test_a_reader_that_continues_has_the_following_chunks_on_their_way(tmp_path:
             was_on_its_way.append(sixth.wait(10))
 
     with files.open() as remote_log:
-        staged = StagedStorage(remote_log.storage)
+        staged = StagedStorage(remote_log.context.storage)
         staged.before = before
-        inner = RemoteLogReader(replace(remote_log, storage=staged))
+        inner = RemoteLogReader(replace(remote_log.context, storage=staged))
         with BlockingLogReader(inner) as reader:
             found = list(reader.records(ORDERS_0, 0))
             assert found == records(0, len(found))

@@ -44,11 +44,13 @@ def tiered(
         assert last is not None
         LogDirectoryTrim().trim(ORDERS_0, going, last + 1)
     model.start = round(begun * model.stable_end)
-    remote_log.segments.advance_log_start_offset(ORDERS_0, model.start, held_by(remote_log, "test"))
+    remote_log.context.segments.advance_log_start_offset(ORDERS_0, model.start, held_by(remote_log, "test"))
 
 
 def remote_end(remote_log: RemoteLogManager) -> int:
-    return max((each.end_offset + 1 for each in remote_log.segments.list_remote_log_segments(ORDERS_0)), default=0)
+    return max(
+        (each.end_offset + 1 for each in remote_log.context.segments.list_remote_log_segments(ORDERS_0)), default=0
+    )
 
 
 @settings(max_examples=USUAL_EXAMPLES // 2)
@@ -74,9 +76,9 @@ def test_ranges_tables_and_offsets_are_those_of_the_model(
                 assert_range(reader, model, start, end)
         files.properties["log.dirs"] = []
         with files.open() as remote_log:
-            staged = StagedStorage(remote_log.storage)
+            staged = StagedStorage(remote_log.context.storage)
             staged.lacks = data.draw(st.sampled_from([None, IndexKind.PRODUCER_SNAPSHOT]), label="lacks")
-            inner = RemoteLogReader(replace(remote_log, storage=staged))
+            inner = RemoteLogReader(replace(remote_log.context, storage=staged))
             with BlockingLogReader(inner) as reader:
                 assert_remote_tier_alone(reader, model, remote_end(remote_log))
 

@@ -94,7 +94,7 @@ def test_a_leader_that_came_since_the_last_look_is_known(remote_log: RemoteLogMa
     with BlockingLogReader(remote_log.open_log_reader()) as reader:
         assert reader.snapshot(ORDERS_0).leader_epoch == 0
         lineage = (EpochEntry(0, 0), EpochEntry(3, 30))
-        remote_log.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
+        remote_log.context.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
         assert list(reader.records(ORDERS_0, 25, epochs=FetchEpochs(3, 0))) == records(25, 30)
         with pytest.raises(FencedLeaderEpochError, match=r"epoch 0 .*\b3 "):
             next(reader.records(ORDERS_0, 25, epochs=FetchEpochs(0, 0)))

@@ -83,7 +83,7 @@ def rebuilt(files: RemoteLogFiles, **options: Any) -> RebuildReport:
 
 def answers(remote_log: RemoteLogManager, partition: TopicIdPartition = ORDERS_0) -> dict[str, Any]:
     """Return what anybody can ask of a partition's metadata."""
-    segments = remote_log.segments
+    segments = remote_log.context.segments
     found = [segments.remote_log_segment_metadata(partition, offset, 0) for offset in range(-1, 45)]
     return {
         "by offset": [each and _plain(each) for each in found],
@@ -131,12 +131,12 @@ def test_a_dry_run_writes_nothing(files: RemoteLogFiles) -> None:
 def test_expired_segments_stay_expired(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
-        state = remote_log.segments.partition_state(ORDERS_0)
+        state = remote_log.context.segments.partition_state(ORDERS_0)
         _documents(remote_log).write(
             PartitionManifest(ORDERS_0, lease.fencing_number, PartitionState(10, state.lineage), files.clock.now)
         )
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 10, lease)
-        remote_log.leases.release(lease)
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 10, lease)
+        remote_log.context.leases.release(lease)
     lose_metadata(files)
     rebuilt(files)
 
@@ -161,7 +161,7 @@ def test_unfinished_copies_are_marked_and_deleted_as_usual(files: RemoteLogFiles
             *[SegmentState.COPY_SEGMENT_FINISHED] * 3, SegmentState.DELETE_SEGMENT_STARTED,
         ]  # fmt: skip
         assert remote_log.checks.audit().anomalies == ()
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms + 1
         remote_log.deletions.clocks.trust()
         assert len(remote_log.deletions.delete_marked("expire").deleted) == 1
         assert len(files.objects(".log")) == 4
@@ -171,11 +171,11 @@ def test_unfinished_copies_are_marked_and_deleted_as_usual(files: RemoteLogFiles
 @pytest.mark.parametrize("reached", list(PartitionDeleteState))
 def test_the_deletion_of_a_topic_continues_where_it_was(files: RemoteLogFiles, reached: PartitionDeleteState) -> None:
     with files.open() as remote_log:
-        remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_storage_enable=False))
+        remote_log.context.topics.put(replace(remote_log.context.decided_topic(ORDERS_0), remote_storage_enable=False))
         plan = remote_log.deletions.plan_topic_deletion("orders")
         remote_log.deletions.mark_topic_deleted(plan, "delete-topic")
         lease = held_by(remote_log, "expire")
-        state = replace(remote_log.segments.partition_state(ORDERS_0), delete_state=reached)
+        state = replace(remote_log.context.segments.partition_state(ORDERS_0), delete_state=reached)
         _documents(remote_log).write(PartitionManifest(ORDERS_0, lease.fencing_number, state, files.clock.now))
     files.properties["topics"]["orders"]["remote.storage.enable"] = False
     lose_metadata(files)
@@ -185,10 +185,10 @@ def test_the_deletion_of_a_topic_continues_where_it_was(files: RemoteLogFiles, r
     with files.open() as remote_log:
         # What had ended begins again where something is left.
         goes_on = min(reached, PartitionDeleteState.STARTED)
-        assert remote_log.segments.partition_state(ORDERS_0).delete_state is goes_on
-        remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=True))
+        assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is goes_on
+        remote_log.context.topics.put(replace(remote_log.context.decided_topic(ORDERS_0), remote_deletion_allowed=True))
         assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
-        assert remote_log.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.FINISHED
+        assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.FINISHED
         assert [path.parent.name for path in files.store.rglob("orders-*/**/*.*")] == ["state"]
         assert_clean(remote_log)
 
@@ -203,12 +203,12 @@ def test_a_run_of_before_is_refused_whatever_it_still_does(files: RemoteLogFiles
     with files.open() as remote_log:
         for _ in range(3):
             with pytest.raises(LeaseLostError):
-                remote_log.segments.advance_log_start_offset(ORDERS_0, 30, zombie)
+                remote_log.context.segments.advance_log_start_offset(ORDERS_0, 30, zombie)
             with pytest.raises(LeaseLostError):
-                remote_log.segments.put_lineage(ORDERS_0, (), zombie)
+                remote_log.context.segments.put_lineage(ORDERS_0, (), zombie)
             lease = held_by(remote_log, "a run of now")
             assert lease.fencing_number > FENCING_JUMP
-            remote_log.leases.release(lease)
+            remote_log.context.leases.release(lease)
 
 
 def test_a_second_rebuild_continues_above_the_first(files: RemoteLogFiles) -> None:
@@ -219,7 +219,7 @@ def test_a_second_rebuild_continues_above_the_first(files: RemoteLogFiles) -> No
         with files.open() as remote_log:
             lease = held_by(remote_log, "test")
             numbers.append(lease.fencing_number)
-            remote_log.leases.release(lease)
+            remote_log.context.leases.release(lease)
 
     assert numbers[1] - numbers[0] > FENCING_JUMP // 2
 
@@ -230,7 +230,7 @@ def test_the_old_metadata_are_refused_afterwards(files: RemoteLogFiles) -> None:
     files.properties["rlmm.config.url"] = f"sqlite:///{kept}"
 
     with files.open(outdated=True) as remote_log, pytest.raises(StoreMismatchError):
-        remote_log.bind_store()
+        remote_log.context.bind_store()
 
 
 def test_a_rebuild_that_fails_leaves_the_store_to_the_old_metadata(
@@ -252,7 +252,7 @@ def test_a_rebuild_that_fails_leaves_the_store_to_the_old_metadata(
     files.properties["rlmm.config.url"] = f"sqlite:///{kept}"
     be_the_original(kept)
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
         assert_clean(remote_log)
 
 
@@ -279,7 +279,7 @@ def test_nobody_finds_metadata_that_are_not_whole_and_who_ends_early_may_begin_a
     assert rebuilt(files).segments == 4
     assert [path.name for path in files.root.glob("state/remote_log_metadata.db*")] == ["remote_log_metadata.db"]
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
         assert_clean(remote_log)
 
 
@@ -306,7 +306,7 @@ def test_everything_that_deletes_is_off_afterwards_and_settings_are_those_of_the
     rebuilt(files)
 
     with files.open() as remote_log:
-        topic = remote_log.topics.get(CLUSTER_ID, topic_id("orders"))
+        topic = remote_log.context.topics.get(CLUSTER_ID, topic_id("orders"))
         assert topic is not None
         assert (topic.local_deletion_allowed, topic.remote_deletion_allowed) == (False, False)
         assert topic.remote_storage_enable
@@ -394,13 +394,13 @@ def test_a_broken_document_loses_no_segment_and_it_is_said_what_is_lost(files: R
     assert ("lease 6" in finding.message) is earlier
     assert (mentions(finding.message, "log start", "lineage")) is not earlier
     with files.open() as remote_log:
-        assert remote_log.segments.log_start_offset(ORDERS_0) == (10 if earlier else None)
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == (10 if earlier else None)
         assert (
             ranges(finished(segments_of(remote_log))) == [(10, 19), (20, 29)]
             if earlier
             else [(0, 9), (10, 19), (20, 29)]
         )
-        assert remote_log.leases.fencing_number(ORDERS_0) > 2**32 + 6
+        assert remote_log.context.leases.fencing_number(ORDERS_0) > 2**32 + 6
         assert not newer.exists()
         assert_clean(remote_log)
 
@@ -447,8 +447,8 @@ def test_an_empty_store_is_refused(files: RemoteLogFiles) -> None:
 
 
 def _documents(remote_log: RemoteLogManager) -> PartitionManifests:
-    assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-    return remote_log.storage.partition_manifests
+    assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+    return remote_log.context.storage.partition_manifests
 
 
 def copied_twice(files: RemoteLogFiles) -> tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadata]:

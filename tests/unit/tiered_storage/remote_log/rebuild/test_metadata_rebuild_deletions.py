@@ -57,23 +57,23 @@ def lose_and_rebuild(files: RemoteLogFiles) -> RebuildReport:
 
 
 def mark(remote_log: RemoteLogManager) -> None:
-    plans, findings = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+    plans, findings = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
     _, left = remote_log.deletions.mark_expired(plans, "expire")
     assert (findings, left) == ([], ())
 
 
 def allow_deletion(remote_log: RemoteLogManager) -> None:
-    remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=True))
+    remote_log.context.topics.put(replace(remote_log.context.decided_topic(ORDERS_0), remote_deletion_allowed=True))
 
 
 def decide(remote_log: RemoteLogManager, *, enabled: bool) -> None:
-    remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_storage_enable=enabled))
+    remote_log.context.topics.put(replace(remote_log.context.decided_topic(ORDERS_0), remote_storage_enable=enabled))
 
 
 def stored_marks(files: RemoteLogFiles) -> tuple[str, ...]:
     with files.open() as remote_log:
-        assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-        document = remote_log.storage.partition_manifests.read(ORDERS_0)
+        assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+        document = remote_log.context.storage.partition_manifests.read(ORDERS_0)
         return () if document is None else document.marked
 
 
@@ -146,7 +146,7 @@ def test_a_second_copy_that_was_marked_stays_so(tmp_path: Path) -> None:
     with files.open() as remote_log:
         with mock.patch.object(Coverage, "lacks", lambda _, start, *__: start == 10):
             copy(remote_log, "another run")
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms + 1
         mark(remote_log)
         [going] = [one for one in segments_of(remote_log) if one.state.name == DELETING]
     assert stored_marks(files) == (going.segment_id.id,)
@@ -195,7 +195,7 @@ def test_a_mark_that_the_metadata_never_got_holds_until_the_next_commit(tmp_path
     """A run died between the store's document and the metadata; then the topic is enabled again, and copied."""
     files = a_copied_remote_log(tmp_path, topics={"orders": DELETED_ON_DISABLE})
     with files.open() as remote_log:
-        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
         died = mock.Mock(side_effect=RuntimeError("killed"))
         with (
             mock.patch.object(SqlRemoteLogMetadataManager, "update_remote_log_segments", died),
@@ -218,7 +218,7 @@ def test_a_mark_that_the_metadata_never_got_is_found_by_an_audit_and_taken_back_
     files = a_copied_remote_log(tmp_path, topics={"orders": DELETED_ON_DISABLE})
     died = mock.Mock(side_effect=RuntimeError("killed"))
     with files.open() as remote_log:
-        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
         with (
             mock.patch.object(SqlRemoteLogMetadataManager, "update_remote_log_segments", died),
             pytest.raises(RuntimeError),
@@ -249,7 +249,7 @@ def test_no_more_is_marked_than_a_document_may_name_and_the_next_run_continues(
     files = a_copied_remote_log(tmp_path, topics={"orders": DELETED_ON_DISABLE})
     with files.open() as remote_log:
         for expected in ([FINISHED], []):
-            plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+            plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
             done, left = remote_log.deletions.mark_expired(plans, "expire")
             assert done == (ORDERS_0,)
             assert [re.sub(r"\d+", "N", each.message)[:20] for each in left] == ["N segments wait: the"] * len(expected)
@@ -268,15 +268,15 @@ def delete_topic(remote_log: RemoteLogManager) -> None:
 
 
 def delete_state(remote_log: RemoteLogManager) -> PartitionDeleteState | None:
-    return remote_log.segments.partition_state(ORDERS_0).delete_state
+    return remote_log.context.segments.partition_state(ORDERS_0).delete_state
 
 
 def assert_the_deletion_ends(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         allow_deletion(remote_log)
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms + 1
         newest = max((path.stat().st_mtime_ns // 1_000_000 for path in files.objects()), default=0)
-        files.clock.now = max(files.clock.now, newest + remote_log.settings.remote_log_orphan_grace_ms + 1)
+        files.clock.now = max(files.clock.now, newest + remote_log.context.settings.remote_log_orphan_grace_ms + 1)
         # It was copied years ago by our clock.
         remote_log.deletions.clocks.trust()
         assert remote_log.deletions.delete_marked("expire").failures == ()
@@ -374,7 +374,7 @@ def test_a_later_segment_does_not_hide_an_earlier_one_that_was_not_copied(tmp_pa
         assert ranges(segments_of(remote_log)) == [(10, 19), (20, 29)]
         assert offsets_read(remote_log, 0) == list(range(35))
         assert ranges(copy(remote_log).committed) == [(0, 9)]
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
         assert_clean(remote_log)
 
 
@@ -389,7 +389,7 @@ def test_a_log_start_that_the_broker_moved_hides_nothing_of_what_is_remote(tmp_p
     with files.open() as remote_log:
         assert ranges(copy(remote_log).committed) == [(30, 39)]
         assert offsets_read(remote_log, 0) == list(range(45))
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
 
 
 @pytest.mark.parametrize("lost", ["marker", "bundle"])
@@ -408,7 +408,7 @@ def test_a_whole_copy_below_all_others_that_is_not_known_does_not_end_its_life(t
     with files.open() as remote_log:
         allow_deletion(remote_log)
         copy(remote_log)
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms + 1
         remote_log.deletions.delete_marked("expire")
         # A whole copy that cannot be read is there: nobody is to give its offsets up.
         expected = "gap" if lost == "marker" else "metadata older than the store"

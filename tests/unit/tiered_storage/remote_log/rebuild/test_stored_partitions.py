@@ -21,8 +21,8 @@ def files(tmp_path: Path) -> RemoteLogFiles:
 
 def stored(files: RemoteLogFiles) -> dict[str, StoredPartition]:
     with files.open() as remote_log:
-        assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-        return {str(found.topic_id_partition): found for found in stored_partitions(remote_log.storage)}
+        assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+        return {str(found.topic_id_partition): found for found in stored_partitions(remote_log.context.storage)}
 
 
 def test_whole_segments_are_known_as_they_were(files: RemoteLogFiles) -> None:

@@ -104,13 +104,13 @@ def repaired(remote_log: RemoteLogManager) -> RepairReport:
 def offsets(remote_log: RemoteLogManager) -> list[int]:
     """Read what was committed, to the end."""
     with BlockingLogReader(remote_log.open_log_reader()) as reader:
-        start = remote_log.segments.log_start_offset(ORDERS_0) or 0
+        start = remote_log.context.segments.log_start_offset(ORDERS_0) or 0
         return [record.offset for record in reader.records(ORDERS_0, start, isolation=Isolation.READ_COMMITTED)]
 
 
 def bundle(remote_log: RemoteLogManager, segment: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
-    assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-    return dict(remote_log.storage.fetch_bundle(segment))
+    assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+    return dict(remote_log.context.storage.fetch_bundle(segment))
 
 
 def path_of(files: RemoteLogFiles, segment: RemoteLogSegmentMetadata, suffix: str) -> Path:
@@ -213,7 +213,7 @@ def test_the_first_readable_segment_is_rebuilt_without_a_producer_snapshot(
         lost = aborting(remote_log)
         lease = held_by(remote_log, "test")
         move_log_start(remote_log, lost.start_offset, lease)
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
         before = offsets(remote_log)
         without_snapshot(files, remote_log, lost)
 
@@ -223,7 +223,7 @@ def test_the_first_readable_segment_is_rebuilt_without_a_producer_snapshot(
         assert any("no producer snapshot" in notice.message for notice in report.notices)
         [replacement] = (each for each in finished(segments_of(remote_log)) if each.start_offset == lost.start_offset)
         with pytest.raises(RemoteObjectNotFoundError, match="PRODUCER_SNAPSHOT"):
-            remote_log.storage.fetch_index(replacement, IndexKind.PRODUCER_SNAPSHOT)
+            remote_log.context.storage.fetch_index(replacement, IndexKind.PRODUCER_SNAPSHOT)
         assert offsets(remote_log) == before
 
 

@@ -109,7 +109,7 @@ def test_a_damaged_segment_is_copied_again_where_the_local_log_has_it(
 
         assert ranges(report.copied) == [(10, 19)]
         assert [segment.segment_id for segment in report.retired] == [damaged.segment_id]
-        manifests = manifests_of(remote_log.storage)
+        manifests = manifests_of(remote_log.context.storage)
         known = None if manifests is None else manifests.read(ORDERS_0)
         assert known is not None
         assert known.marked == (damaged.segment_id.id,), "so that no rebuild takes it for alive"
@@ -210,7 +210,7 @@ def test_leftovers_stay_while_a_person_stopped_all_deletions(files: RemoteLogFil
     temporary.write_bytes(b"half")
     with files.open() as remote_log:
         plan = planned(remote_log)
-        remote_log.safety.stop("looks wrong", "somebody")
+        remote_log.context.safety.stop("looks wrong", "somebody")
         report = repaired(remote_log, plan)
 
     assert temporary.exists()
@@ -221,7 +221,7 @@ def test_while_deletions_are_stopped_damaged_segments_are_copied_again_and_none_
     flip_object(files)
     with files.open() as remote_log:
         damaged = segments_of(remote_log)[1]
-        remote_log.safety.stop("looks wrong", "somebody")
+        remote_log.context.safety.stop("looks wrong", "somebody")
         report = repaired(remote_log)
 
         assert (ranges(report.copied), report.retired, report.notices) == ([(10, 19)], (), ())
@@ -231,7 +231,7 @@ def test_while_deletions_are_stopped_damaged_segments_are_copied_again_and_none_
         states = {segment.segment_id: segment.state for segment in segments_of(remote_log)}
         assert states[damaged.segment_id] is SegmentState.COPY_SEGMENT_FINISHED
 
-        remote_log.safety.lift("somebody")
+        remote_log.context.safety.lift("somebody")
         assert [segment.segment_id for segment in repaired(remote_log).retired] == [damaged.segment_id]
         assert kinds(remote_log) == []
 
@@ -261,7 +261,7 @@ def test_a_stop_while_the_redundancy_of_damaged_segments_is_checked_marks_none(
         read = ObjectRemoteStorageManager.verify
 
         def stop_meanwhile(*asked: Any) -> None:
-            remote_log.safety.stop("looks wrong", "somebody")
+            remote_log.context.safety.stop("looks wrong", "somebody")
             read(*asked)
 
         monkeypatch.setattr(ObjectRemoteStorageManager, "verify", stop_meanwhile)
@@ -377,7 +377,7 @@ def test_metadata_that_are_older_than_the_store_end_nothing(files: RemoteLogFile
         _add_twin(remote_log, segments_of(remote_log)[1])
         files.objects(".log")[1].unlink()
         plan = planned(remote_log)
-        storage = remote_log.storage
+        storage = remote_log.context.storage
         assert isinstance(storage, ObjectRemoteStorageManager)
         number = storage.generations.newest_number() + 1
         storage.generations.publish(StoredGeneration(number, "another's token", "an expiry", 5))
@@ -400,14 +400,16 @@ def test_a_partition_that_somebody_works_on_is_left_to_them(files: RemoteLogFile
 
 
 def _objects(remote_log: RemoteLogManager) -> list[ListedObject]:
-    assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-    return list(remote_log.storage.list_objects())
+    assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+    return list(remote_log.context.storage.list_objects())
 
 
 def _mark(remote_log: RemoteLogManager, segment: RemoteLogSegmentMetadata) -> None:
     lease = held_by(remote_log, "test")
-    remote_log.segments.update_remote_log_segment_metadata(a_step(segment, SegmentState.DELETE_SEGMENT_STARTED), lease)
-    remote_log.leases.release(lease)
+    remote_log.context.segments.update_remote_log_segment_metadata(
+        a_step(segment, SegmentState.DELETE_SEGMENT_STARTED), lease
+    )
+    remote_log.context.leases.release(lease)
 
 
 def _add_twin(remote_log: RemoteLogManager, like: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:

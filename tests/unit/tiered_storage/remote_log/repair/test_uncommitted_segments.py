@@ -65,7 +65,7 @@ def files(tmp_path: Path) -> RemoteLogFiles:
     """All three segments were copied whole, the run was killed before its commit, and the local log is gone."""
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
         carry_out(remote_log, begin(remote_log))
     shutil.rmtree(files.partition_directory())
     files.clock.now = 2_000_000_000_000
@@ -152,9 +152,9 @@ def test_a_segment_finished_below_others_stays_if_no_log_start_is_known(tmp_path
 
     with files.open() as remote_log:
         remote_log.deletions.clocks.trust()
-        assert remote_log.segments.log_start_offset(ORDERS_0) is None
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) is None
         assert ranges(repaired(remote_log).finished) == [(10, 19)]
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
         assert offsets_read(remote_log, 0) == list(range(30))
 
 
@@ -195,7 +195,7 @@ def test_an_unknown_log_start_hides_no_readable_segment(tmp_path: Path) -> None:
     with files.open() as remote_log:
         remote_log.deletions.clocks.trust()
         assert ranges(repaired(remote_log).finished) == [(10, 19)]
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
         assert offsets_read(remote_log, 0) == list(range(30))
 
 
@@ -251,7 +251,7 @@ def test_a_copy_not_proved_whole_stays_and_no_later_one_is_finished(files: Remot
         assert ranges(report.finished) == [(0, 9)]
         [failure] = report.failures
         assert "so do later copies" in failure.message
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
         assert offsets_read(remote_log, 0) == list(range(10))
         # Nothing that was tried became whole, or visible.
         assert [state for start, state in states_of(remote_log) if start > 0] == [STARTED] * 3
@@ -268,7 +268,7 @@ def test_a_copy_not_proved_whole_stays_and_no_later_one_is_finished(files: Remot
 def test_a_second_whole_copy_of_the_same_offsets_takes_the_place_of_a_broken_one(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
         carry_out(remote_log, begin(remote_log))
         carry_out(remote_log, begin(remote_log), "runs/test/2")
     shutil.rmtree(files.partition_directory())
@@ -285,8 +285,8 @@ def test_a_second_whole_copy_of_the_same_offsets_takes_the_place_of_a_broken_one
 def test_segments_that_a_later_leader_contradicts_are_not_finished(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "a later run")
-        remote_log.segments.put_lineage(ORDERS_0, [EpochEntry(0, 0), EpochEntry(3, 15)], lease)
-        remote_log.leases.release(lease)
+        remote_log.context.segments.put_lineage(ORDERS_0, [EpochEntry(0, 0), EpochEntry(3, 15)], lease)
+        remote_log.context.leases.release(lease)
 
         report = repaired(remote_log)
 
@@ -297,7 +297,7 @@ def test_segments_that_a_later_leader_contradicts_are_not_finished(files: Remote
 def test_later_leaders_in_the_local_log_count(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
         carry_out(remote_log, begin(remote_log))
     files.clock.now = 2_000_000_000_000
     for base in (0, 10, 20):
@@ -308,7 +308,7 @@ def test_later_leaders_in_the_local_log_count(tmp_path: Path) -> None:
 
         assert ranges(report.finished) == [(0, 9), (10, 19)]
         assert mentions(report.failures[0].message, "offsets 20 to 29", "leader epochs")
-        assert remote_log.segments.partition_state(ORDERS_0).lineage == (EpochEntry(0, 0), EpochEntry(2, 25))
+        assert remote_log.context.segments.partition_state(ORDERS_0).lineage == (EpochEntry(0, 0), EpochEntry(2, 25))
 
 
 @pytest.mark.parametrize("known", ["the metadata", "the store"])
@@ -318,16 +318,16 @@ def test_the_global_log_start_is_not_moved_back_and_what_lies_below_it_is_not_fi
     with files.open() as remote_log:
         lease = held_by(remote_log, "expire")
         if known == "the metadata":
-            remote_log.segments.advance_log_start_offset(ORDERS_0, 15, lease)
+            remote_log.context.segments.advance_log_start_offset(ORDERS_0, 15, lease)
         else:
-            manifests = manifests_of(remote_log.storage)
+            manifests = manifests_of(remote_log.context.storage)
             assert manifests is not None
             state = PartitionState(15, (EpochEntry(0, 0),))
             manifests.write(PartitionManifest(ORDERS_0, lease.fencing_number, state, files.clock.now))
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
 
         assert ranges(repaired(remote_log).finished) == [(10, 19), (20, 29)]
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 15
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 15
 
 
 def test_the_global_log_start_moves_by_no_repair(tmp_path: Path) -> None:
@@ -340,14 +340,14 @@ def test_the_global_log_start_moves_by_no_repair(tmp_path: Path) -> None:
     files.clock.now = 2_000_000_000_000
     with files.open() as remote_log:
         lease = held_by(remote_log, "expire")
-        manifests = manifests_of(remote_log.storage)
+        manifests = manifests_of(remote_log.context.storage)
         assert manifests is not None
-        state = replace(remote_log.segments.partition_state(ORDERS_0), log_start_offset=20)
+        state = replace(remote_log.context.segments.partition_state(ORDERS_0), log_start_offset=20)
         manifests.write(PartitionManifest(ORDERS_0, lease.fencing_number, state, files.clock.now))
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
 
         assert ranges(repaired(remote_log).finished) == [(30, 39), (40, 49)]
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
         assert offsets_read(remote_log, 0) == list(range(50))
 
 
@@ -384,14 +384,14 @@ def test_a_partition_that_is_held_young_or_being_deleted_is_left_alone(files: Re
         assert report.finished == ()
         assert mentions(report.failures[0].message, "another run", "leases end")
         deletion = RemotePartitionDeleteMetadata(ORDERS_0, PartitionDeleteState.MARKED, files.clock.now)
-        remote_log.segments.put_remote_partition_delete_metadata(deletion, lease)
+        remote_log.context.segments.put_remote_partition_delete_metadata(deletion, lease)
         assert planned(remote_log).unfinished == ()
 
 
 def test_young_copies_and_those_of_what_is_local_are_no_business_of_a_repair(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
         carry_out(remote_log, begin(remote_log))
         files.clock.now = 2_000_000_000_000
         assert planned(remote_log).unfinished == ()
@@ -403,7 +403,7 @@ def test_young_copies_and_those_of_what_is_local_are_no_business_of_a_repair(tmp
 def test_a_repair_that_dies_anywhere_is_finished_by_the_next(tmp_path: Path) -> None:
     before = a_remote_log(tmp_path / "before", topics=TOPICS)
     with before.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
         carry_out(remote_log, begin(remote_log, max_segments=1))
     shutil.rmtree(before.partition_directory())
     lived = False

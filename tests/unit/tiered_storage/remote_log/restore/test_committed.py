@@ -41,7 +41,7 @@ def committed(remote_log: RemoteLogManager, after: int | None = None, **request:
     """Return the offsets of the committed records of orders-0 in the store; each is the record that was written."""
     plan = remote_log.restores.plan(RestoreRequest("orders", **request))
     [partition] = plan.partitions
-    found = list(CommittedRecords(partition, plan.request, remote_log.storage).after(after))
+    found = list(CommittedRecords(partition, plan.request, remote_log.context.storage).after(after))
     assert found == [record(each.offset) for each in found]
     return [each.offset for each in found]
 
@@ -134,7 +134,7 @@ def test_nothing_is_given_from_a_transaction_on_that_nothing_decides(tmp_path: P
         plan = remote_log.restores.plan(RestoreRequest("orders"))
         [partition] = plan.partitions
         cut = replace(partition, segments=partition.segments[:1], log_end_offset=7)
-        found = CommittedRecords(cut, plan.request, remote_log.storage).after(None)
+        found = CommittedRecords(cut, plan.request, remote_log.context.storage).after(None)
         assert [each.offset for each in found] == [0, 1, 2, 3, 4]
 
 
@@ -169,7 +169,7 @@ def test_records_that_may_be_aborted_in_a_gap_are_withheld(tmp_path: Path) -> No
         assert not plan.notices
         marker = segments_of(remote_log)[1]
         step = a_step(marker, SegmentState.DELETE_SEGMENT_STARTED)
-        remote_log.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
+        remote_log.context.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
         assert committed(remote_log) == [0, 1, 2, 3, 4, 7]
         [notice] = remote_log.restores.plan(RestoreRequest("orders")).notices
         assert mentions(notice.message, "producer 7 ", "offset 5 ")
@@ -195,7 +195,7 @@ def test_without_a_snapshot_the_batches_tell_what_is_open(
         if not is_copied:
             for segment in segments_of(remote_log)[1:]:
                 step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
-                remote_log.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
+                remote_log.context.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
         assert committed(remote_log) == [0, 1, 2, 3, 4, *([7] if is_copied else [])]
         plan = remote_log.restores.plan(RestoreRequest("orders", to_offset=6))
         assert [each.end_offset for each in plan.segments()] == ([5, 6] if is_copied else [5])

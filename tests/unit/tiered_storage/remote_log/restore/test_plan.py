@@ -139,7 +139,7 @@ def test_an_end_before_the_begin_is_refused() -> None:
 
 def test_segments_below_the_global_log_start_stay_away(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 23, held_by(remote_log, "test"))
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 23, held_by(remote_log, "test"))
     [partition] = plan_of(files).partitions
     assert [each.start_offset for each in partition.segments] == [20, 30, 40]
     assert (partition.first_offset, partition.log_start_offset, partition.log_end_offset) == (20, 23, 50)
@@ -149,10 +149,10 @@ def test_segments_below_the_global_log_start_stay_away(files: RemoteLogFiles) ->
 def test_offsets_between_the_global_log_start_and_the_first_segment_are_a_gap(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 5, lease)
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 5, lease)
         for segment in segments_of(remote_log)[:1]:
             step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
-            remote_log.segments.update_remote_log_segment_metadata(step, lease)
+            remote_log.context.segments.update_remote_log_segment_metadata(step, lease)
     plan = plan_of(files)
     assert [gap.message for gap in plan.gaps] == ["offsets 5 to 9 are missing"]
     assert not plan_of(files, from_offset=10).gaps
@@ -164,7 +164,7 @@ def test_offsets_between_the_global_log_start_and_the_first_segment_are_a_gap(fi
 def test_a_partition_that_is_being_deleted_is_refused(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         marked = RemotePartitionDeleteMetadata(ORDERS_0, PartitionDeleteState.MARKED, NOW)
-        remote_log.segments.put_remote_partition_delete_metadata(marked, held_by(remote_log, "test"))
+        remote_log.context.segments.put_remote_partition_delete_metadata(marked, held_by(remote_log, "test"))
     plan = plan_of(files)
     assert not plan.partitions
     with pytest.raises(ConfigurationError, match="orders-0"):
@@ -193,4 +193,4 @@ def test_a_manifest_of_a_later_version_is_refused(files: RemoteLogFiles) -> None
     path.write_bytes(build_bundle(contents))
     plan = plan_of(files)
     with files.open() as remote_log, pytest.raises(LaterVersionError, match="version 9"):
-        check_store(plan.segments(), remote_log.storage, Validation.MANIFEST)
+        check_store(plan.segments(), remote_log.context.storage, Validation.MANIFEST)

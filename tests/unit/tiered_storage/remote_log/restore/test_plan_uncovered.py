@@ -139,7 +139,7 @@ def test_a_partition_that_may_have_expired_as_a_whole_comes_back_empty_at_its_lo
         plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 50)
         assert plan is not None
         assert remote_log.deletions.mark_expired([plan], "test") == ((ORDERS_0,), ())
-        files.clock.now += remote_log.settings.remote_log_deletion_grace_ms + 1
+        files.clock.now += remote_log.context.settings.remote_log_deletion_grace_ms + 1
         remote_log.deletions.delete_marked("test")
     assert rebuild(files) == 0
     target = files.root / "restored"
@@ -185,9 +185,9 @@ def leave_unfinished(files: RemoteLogFiles, start: int, end: int) -> None:
         segment = a_segment(
             lease, start, end, size=len(content), segment_id=RemoteLogSegmentId(ORDERS_0, random_uuid())
         )
-        remote_log.segments.add_remote_log_segment_metadata(segment, lease)
-        remote_log.storage.copy_log_segment_data(segment, segment_data(content))
-        remote_log.leases.release(lease)
+        remote_log.context.segments.add_remote_log_segment_metadata(segment, lease)
+        remote_log.context.storage.copy_log_segment_data(segment, segment_data(content))
+        remote_log.context.leases.release(lease)
     for path in objects_of(files, 0, f"{segment.segment_id.id}.commit"):
         path.unlink()
 
@@ -198,9 +198,9 @@ def test_a_store_that_cannot_be_listed_is_restored_from_without_a_look_at_what_t
     leave_unfinished(files, 50, 59)
     with files.open() as remote_log:
         assert len(remote_log.restores.plan(RestoreRequest("orders")).gaps) == 1
-        unlisted = Unlisted(remote_log.storage)
+        unlisted = Unlisted(remote_log.context.storage)
 
-        plan = plan_restore(remote_log.segments, remote_log.leases, unlisted, RestoreRequest("orders"))
+        plan = plan_restore(remote_log.context.segments, remote_log.context.leases, unlisted, RestoreRequest("orders"))
         restored, _ = restore_to_directory(plan, unlisted, DirectoryTarget(files.root / "restored"))
 
     assert (plan.gaps, plan.notices) == ((), ())
@@ -234,7 +234,7 @@ class Unlisted(RemoteStorageManager):
 def test_a_partition_that_was_deleted_is_no_gap(files: RemoteLogFiles) -> None:
     state = PartitionState(delete_state=PartitionDeleteState.FINISHED)
     with files.open() as remote_log:
-        remote_log.storage.partition_manifests.write(PartitionManifest(partition_of(number=2), 7, state, 1))  # type: ignore[attr-defined]
+        remote_log.context.storage.partition_manifests.write(PartitionManifest(partition_of(number=2), 7, state, 1))  # type: ignore[attr-defined]
     rebuild(files)
 
     plan = plan_of(files)
@@ -252,7 +252,7 @@ def test_a_copy_under_way_is_a_notice_and_a_gap_once_its_lease_ended(files: Remo
         assert not plan.gaps
         [notice] = plan.notices
         assert mentions(notice.message, "2 segments", "offset 50", "being copied")
-        files.clock.now += remote_log.settings.lease_duration_ms + 1
+        files.clock.now += remote_log.context.settings.lease_duration_ms + 1
         [gap] = remote_log.restores.plan(RestoreRequest("orders")).gaps
         assert mentions(gap.message, "2 segments", "offset 50")
         assert copy(remote_log).is_whole
@@ -266,7 +266,7 @@ def test_a_segment_under_deletion_after_the_end_is_no_gap(files: RemoteLogFiles,
         last = segments_of(remote_log)[-1]
         for step in (SegmentState.DELETE_SEGMENT_STARTED, state):
             update: RemoteLogSegmentMetadataUpdate = a_step(last, step)
-            remote_log.segments.update_remote_log_segment_metadata(update, lease)
+            remote_log.context.segments.update_remote_log_segment_metadata(update, lease)
 
     plan = plan_of(files)
 
@@ -277,7 +277,7 @@ def test_a_segment_under_deletion_after_the_end_is_no_gap(files: RemoteLogFiles,
 def test_offsets_that_a_later_leader_truncated_are_no_gap(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         lineage = (EpochEntry(0, 0), EpochEntry(1, 40))
-        remote_log.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
+        remote_log.context.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
 
     plan = plan_of(files)
 

@@ -82,7 +82,7 @@ def plan_with(
     given = {name.replace("_", "."): value for name, value in {"retention_ms": -1, **limits}.items()}
     settings = TopicSettings.parse("orders", given).over(TopicSettings.parse("defaults", {}), "orders")
     local = local_log(remote_log) if with_local else None
-    return plan_expiry(ORDERS_0, remote_log.segments, settings, now, local, max_segments=most)
+    return plan_expiry(ORDERS_0, remote_log.context.segments, settings, now, local, max_segments=most)
 
 
 def going(plan: ExpiryPlan | None) -> list[int]:
@@ -200,10 +200,10 @@ def test_a_copy_of_another_leader_does_not_count_but_is_deleted_with_its_offsets
             custom_metadata=None,
             fencing_number=lease.fencing_number,
         )
-        remote_log.segments.add_remote_log_segment_metadata(heir, lease)
+        remote_log.context.segments.add_remote_log_segment_metadata(heir, lease)
         finishing = a_step(heir, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"where it is")
-        remote_log.segments.update_remote_log_segment_metadata(finishing, lease)
-        remote_log.leases.release(lease)
+        remote_log.context.segments.update_remote_log_segment_metadata(finishing, lease)
+        remote_log.context.leases.release(lease)
 
         # Remote on the lineage: 0 to 19; only local: the segments from 20 on.
         assert going(plan_with(remote_log, retention_bytes=TOTAL)) == []
@@ -303,7 +303,7 @@ def test_expired_segments_are_deleted_from_metadata_and_store(tmp_path: Path) ->
         assert {segment.state for segment in report.deleted} == {SegmentState.DELETE_SEGMENT_FINISHED}
         assert report.failures == report.left == ()
         assert states_of(remote_log) == [(20, FINISHED)]
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 20
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 20
         assert len(files.objects()) == 3
         assert offsets_read(remote_log, 20) == list(range(20, 35))
         with pytest.raises(OffsetOutOfRangeError, match=r"offset 19\b.*offsets 20 to 34\b"):
@@ -317,7 +317,7 @@ def test_the_global_log_start_moves_before_anything_is_marked_and_that_before_an
 ) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - SEGMENT_BYTES))
     with files.open() as remote_log:
-        kind = type(remote_log.segments)
+        kind = type(remote_log.context.segments)
         update = kind.update_remote_log_segments
         seen: list[tuple[str, int | None, int]] = []
 
@@ -354,7 +354,9 @@ def test_local_segments_below_the_global_log_start_are_read_no_more_and_go(tmp_p
 def test_a_deletion_that_fails_stays_marked_and_is_tried_again(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
     with files.open() as opened:
-        report = expire(stamped(replace(opened, storage=FailingStore(files.store, [0]))))
+        report = expire(
+            stamped(replace(opened, context=replace(opened.context, storage=FailingStore(files.store, [0]))))
+        )
 
         assert [segment.start_offset for segment in report.deleted] == [10]
         [failure] = report.failures
@@ -376,10 +378,10 @@ def test_a_partition_that_somebody_holds_is_left_and_reported(tmp_path: Path) ->
 
         assert [str(partition) for partition in done] == ["clicks-0"]
         assert [finding.partition for finding in left] == ["orders-0"]
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
         assert states_of(remote_log) == [(0, FINISHED)]
 
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
         remote_log.deletions.mark_expired(plans, "expire")
         held_by(remote_log, "a copy run")
         report = remote_log.deletions.delete_marked("expire")
@@ -412,11 +414,11 @@ def test_a_lease_that_is_lost_in_the_middle_stops_this_attempt_and_no_other_part
         plans = sorted(
             remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], key=lambda plan: str(plan.topic_id_partition)
         )
-        kind = type(remote_log.segments)
+        kind = type(remote_log.context.segments)
         advance = kind.advance_log_start_offsets
 
         def overtaken(self: Any, moves: Sequence[Any], moved_at: int) -> Any:
-            remote_log.leases.acquire(partition_of("clicks"), "expire", 1000)
+            remote_log.context.leases.acquire(partition_of("clicks"), "expire", 1000)
             return advance(self, moves, moved_at)
 
         monkeypatch.setattr(kind, "advance_log_start_offsets", overtaken)
@@ -443,12 +445,14 @@ def test_deletion_that_was_forbidden_since_the_plan_marks_nothing(tmp_path: Path
     files = a_copied_remote_log(tmp_path, topics=keeping(1))
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
-        remote_log.topics.put(Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True))
+        remote_log.context.topics.put(
+            Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True)
+        )
 
         done, [left] = remote_log.deletions.mark_expired(plans, "expire")
         assert done == ()
         assert mentions(left.message, "orders-0", "topics allow-deletion")
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
 
 
 def test_nothing_is_marked_or_deleted_while_deletions_are_stopped(tmp_path: Path) -> None:
@@ -456,14 +460,14 @@ def test_nothing_is_marked_or_deleted_while_deletions_are_stopped(tmp_path: Path
     objects = len(files.objects())
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
-        remote_log.safety.stop("a wrong mount", "ada")
+        remote_log.context.safety.stop("a wrong mount", "ada")
         with pytest.raises(DeletionRefusedError, match=r"ada .*20.*\(a wrong mount\)"):
             remote_log.deletions.mark_expired(plans, "expire")
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
 
-        remote_log.safety.lift("ada")
+        remote_log.context.safety.lift("ada")
         assert remote_log.deletions.mark_expired(plans, "expire")[0] == (ORDERS_0,)
-        remote_log.safety.stop("", "ada")
+        remote_log.context.safety.stop("", "ada")
         with pytest.raises(DeletionRefusedError, match="no reason given"):
             remote_log.deletions.delete_marked("expire")
 
@@ -475,12 +479,12 @@ def test_deletion_that_was_forbidden_since_the_mark_deletes_nothing(tmp_path: Pa
     with files.open() as remote_log:
         remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
         forbidden = Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True)
-        remote_log.topics.put(forbidden)
+        remote_log.context.topics.put(forbidden)
 
         assert remote_log.deletions.delete_marked("expire").deleted == ()
         assert len(files.objects()) == 9
 
-        remote_log.topics.put(replace(forbidden, remote_deletion_allowed=True))
+        remote_log.context.topics.put(replace(forbidden, remote_deletion_allowed=True))
         assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
         assert files.objects() == []
 
@@ -526,11 +530,11 @@ def test_objects_of_a_dead_copy_are_deleted_after_a_grace_time(
     with files.open() as remote_log:
         carry_out(remote_log, begin(remote_log, "dead run"))
         assert len(files.objects()) == 9
-        files.clock.now += remote_log.settings.lease_duration_ms + 1
+        files.clock.now += remote_log.context.settings.lease_duration_ms + 1
 
         assert remote_log.deletions.delete_marked("expire").deleted == ()
         assert states_of(remote_log) == [(0, DELETING), (10, DELETING), (20, DELETING)]
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms - 1
+        files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms - 1
         assert remote_log.deletions.delete_marked("expire").deleted == ()
         files.clock.now += 1
         report = remote_log.deletions.delete_marked("expire")
@@ -563,7 +567,7 @@ def test_a_partition_with_nothing_to_delete_is_not_even_leased(tmp_path: Path) -
     with files.open() as remote_log:
         lease = held_by(remote_log, "somebody")
         assert remote_log.deletions.delete_marked("expire") == DeletionReport((), (), ())
-        remote_log.leases.check(lease)
+        remote_log.context.leases.check(lease)
 
 
 def test_copying_continues_after_what_expired(tmp_path: Path) -> None:
@@ -588,12 +592,12 @@ def test_an_old_plan_takes_nothing_that_settings_would_keep_by_now(tmp_path: Pat
     files.properties["topics"] = keeping(TOTAL - SEGMENT_BYTES)
     with files.open() as remote_log:
         remote_log.deletions.mark_expired([plan], "expire")
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 10
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 10
 
     files.properties["topics"] = keeping(-1)
     with files.open() as remote_log:
         remote_log.deletions.mark_expired([plan], "expire")
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 10
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 10
 
 
 # ------------------------------------------------------------------------------------------- what was never copied
@@ -635,7 +639,7 @@ def test_total_retention_ends_also_what_was_never_copied_but_never_the_active_se
         )
 
         remote_log.deletions.mark_expired(plans, "expire")
-        assert remote_log.segments.log_start_offset(ORDERS_0) == log_start
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == log_start
         assert [planned.base_offset for planned in remote_log.plan_copy().segments] == [
             base for base in (0, 10, 20) if base >= (log_start or 0)
         ]
@@ -684,8 +688,8 @@ def test_local_segments_in_a_hole_of_the_remote_log_keep_their_turn(tmp_path: Pa
         [_, hole, _] = segments_of(remote_log)
         lease = held_by(remote_log, "test")
         marking = a_step(hole, SegmentState.DELETE_SEGMENT_STARTED)
-        remote_log.segments.update_remote_log_segment_metadata(marking, lease)
-        remote_log.leases.release(lease)
+        remote_log.context.segments.update_remote_log_segment_metadata(marking, lease)
+        remote_log.context.leases.release(lease)
         flip_bit(files.local_segments()[1].log_path, 100)
 
         _, [left] = remote_log.deletions.plan_expiry(EVERYTHING, NOW * 2)
@@ -750,7 +754,7 @@ def test_the_unread_one_of_two_copies_is_deleted_after_the_grace_time(tmp_path: 
         assert len(segments_of(remote_log)) == 4
         assert remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)[0] == []
 
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms + 1
         [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
         assert plan.segments == ()
         assert [segment.start_offset for segment in plan.superseded] == [10]
@@ -763,7 +767,7 @@ def test_a_second_copy_stays_where_the_first_is_broken(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         copy_twice(remote_log, 10)
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms + 1
         [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
         [kept] = plan.held_by
         [path] = [path for path in files.objects(".log") if kept.segment_id.id in path.name]
@@ -788,7 +792,7 @@ def test_an_expiry_reads_the_copy_that_stays_within_the_limit_of_remote_reads(
     files = a_copied_remote_log(tmp_path, remote_log_manager_fetch_max_bytes_per_second=8 << 20)
     with files.open() as remote_log:
         copy_twice(remote_log, 10)
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms + 1
         [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
         [kept] = plan.held_by
         monkeypatch.setattr(throttle, "QuotaLimit", counted)
@@ -802,7 +806,7 @@ def test_an_expiry_reads_the_copy_that_stays_within_the_limit_of_remote_reads(
 def mark_a_second_copy(files: RemoteLogFiles, remote_log: RemoteLogManager) -> ExpiryPlan:
     """Copy the segment at offset 10 twice, and mark the second copy; return the plan that was carried out."""
     copy_twice(remote_log, 10)
-    files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+    files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms + 1
     [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
     assert remote_log.deletions.mark_expired([plan], "expire")[1] == ()
     return plan
@@ -813,8 +817,8 @@ def test_a_marked_second_copy_is_deleted_though_a_later_leader_contradicted_both
     with files.open() as remote_log:
         plan = mark_a_second_copy(files, remote_log)
         lease = held_by(remote_log, "copy")
-        remote_log.segments.put_lineage(ORDERS_0, (EpochEntry(1_000, 0),), lease)
-        remote_log.leases.release(lease)
+        remote_log.context.segments.put_lineage(ORDERS_0, (EpochEntry(1_000, 0),), lease)
+        remote_log.context.leases.release(lease)
         files.clock.now += 3_600_000
 
         report = remote_log.deletions.delete_marked("expire")
@@ -852,7 +856,7 @@ def test_no_more_ends_than_was_asked_for(tmp_path: Path, most: int, bases: list[
         [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW, most)
         assert (going(plan), plan.new_log_start, plan.count) == (bases, start, len(bases))
         remote_log.deletions.mark_expired([plan], "expire")
-        assert remote_log.segments.log_start_offset(ORDERS_0) == start
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == start
         assert offsets_read(remote_log, start) == list(range(start, 35))
 
 
@@ -882,7 +886,7 @@ def test_second_copies_count_against_the_limit(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - SEGMENT_BYTES))
     with files.open() as remote_log:
         copy_twice(remote_log, 20)
-        later = files.clock.now + remote_log.settings.remote_log_orphan_grace_ms + 1
+        later = files.clock.now + remote_log.context.settings.remote_log_orphan_grace_ms + 1
         plans = [remote_log.deletions.plan_expiry(EVERYTHING, later, most)[0] for most in (1, 2)]
         assert [[(len(plan.segments), len(plan.superseded)) for plan in each] for each in plans] == [[(1, 0)], [(1, 1)]]
 
@@ -939,7 +943,7 @@ def test_a_topic_that_was_enabled_again_since_the_plan_keeps_what_is_remote(tmp_
     files = a_copied_remote_log(tmp_path, topics={"orders": asked})
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
-        remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_storage_enable=True))
+        remote_log.context.topics.put(replace(remote_log.context.decided_topic(ORDERS_0), remote_storage_enable=True))
 
         assert remote_log.deletions.mark_expired(plans, "expire") == ((), ())
         assert len(segments_of(remote_log)) == 3
@@ -963,7 +967,7 @@ def test_nothing_expires_under_metadata_that_are_older_than_the_store(tmp_path: 
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
         with pytest.raises(OutdatedMetadataError):
             remote_log.deletions.mark_expired(plans, "expire")
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
 
 
 def test_a_plan_from_the_future_ends_only_what_is_due_by_our_clock(tmp_path: Path) -> None:
@@ -1015,7 +1019,7 @@ def test_second_copies_stay_where_nobody_knows_that_both_are_of_one_incarnation(
         if changed == "no local log":
             local = None
         both = mock.Mock()
-        both.partition_state.return_value = remote_log.segments.partition_state(ORDERS_0)
+        both.partition_state.return_value = remote_log.context.segments.partition_state(ORDERS_0)
         both.list_remote_log_segments.side_effect = lambda _: iter([of_offsets(0, 29, "a"), of_offsets(5, 14, "b")])
         settings = TopicSettings.parse("orders", {"retention.ms": -1}).over(
             TopicSettings.parse("defaults", {}), "orders"

@@ -41,7 +41,7 @@ def files(tmp_path: Path) -> RemoteLogFiles:
 
 
 def plans_of(remote_log: RemoteLogManager) -> list[ExpiryPlan]:
-    plans, findings = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+    plans, findings = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
     assert findings == []
     return sorted(plans, key=lambda plan: plan.topic_id_partition)
 
@@ -102,7 +102,7 @@ def test_a_second_plan_of_a_partition_is_not_taken_for_the_first(files: RemoteLo
         done, left = remote_log.deletions.mark_expired([plan for plan in plans if plan is not None], "expire")
 
         assert (done, left) == ((ORDERS_0,), ())
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 10
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 10
         assert states_of(remote_log, ORDERS_0) == [(0, DELETING)]
 
 
@@ -111,13 +111,13 @@ def test_a_stop_while_a_group_is_looked_at_marks_nothing_of_it(
 ) -> None:
     with files.open() as remote_log:
         plans = plans_of(remote_log)
-        after_first(SqlLeases, "acquire_many", lambda: remote_log.safety.stop("enough", "ada"), monkeypatch)
+        after_first(SqlLeases, "acquire_many", lambda: remote_log.context.safety.stop("enough", "ada"), monkeypatch)
         done, left = remote_log.deletions.mark_expired(plans, "expire")
 
         assert done == ()
         assert ["ada stopped all deletions" in each.message for each in left] == [True] * 4
         assert states(remote_log) == [FINISHED] * 4
-        assert [remote_log.segments.log_start_offset(each) for each in PARTITIONS] == [0] * 4
+        assert [remote_log.context.segments.log_start_offset(each) for each in PARTITIONS] == [0] * 4
         for partition in PARTITIONS:
             held_by(remote_log, "another", partition)
 
@@ -127,7 +127,7 @@ def test_a_stop_after_a_group_was_planned_again_marks_nothing_of_it(
 ) -> None:
     with files.open() as remote_log:
         plans = plans_of(remote_log)
-        change = lambda: remote_log.safety.stop("enough", "ada")  # noqa: E731
+        change = lambda: remote_log.context.safety.stop("enough", "ada")  # noqa: E731
         after_first(expiry_marking, "incomplete_partitions", change, monkeypatch)
         done, left = remote_log.deletions.mark_expired(plans, "expire")
 
@@ -137,7 +137,7 @@ def test_a_stop_after_a_group_was_planned_again_marks_nothing_of_it(
 
 
 def documented_start(remote_log: RemoteLogManager, partition: TopicIdPartition) -> int | None:
-    manifests = manifests_of(remote_log.storage)
+    manifests = manifests_of(remote_log.context.storage)
     assert manifests is not None
     document = manifests.read(partition)
     assert document is not None
@@ -167,7 +167,7 @@ def test_a_failure_of_one_partition_stops_no_other_of_its_group(
             ("orders-0", "lease"), ("orders-1", "away"), ("orders-2", "--give-up"),
         ]  # fmt: skip
         assert states(remote_log) == [FINISHED, FINISHED, FINISHED, DELETING]
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
 
 
 def test_the_store_knows_before_the_metadata_do(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,9 @@ def test_the_store_knows_before_the_metadata_do(files: RemoteLogFiles, monkeypat
 def test_a_right_that_was_taken_away_is_reported_for_each_partition(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         plans = plans_of(remote_log)
-        remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=False))
+        remote_log.context.topics.put(
+            replace(remote_log.context.decided_topic(ORDERS_0), remote_deletion_allowed=False)
+        )
         done, left = remote_log.deletions.mark_expired(plans, "expire")
 
         assert done == ()

@@ -45,7 +45,7 @@ def compact(files: RemoteLogFiles) -> None:
 def test_a_plan_from_before_ends_nothing_of_a_topic_that_was_compacted_since(tmp_path: Path) -> None:
     files = a_log(tmp_path)
     with files.open() as remote_log:
-        plans, left = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        plans, left = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
         assert len(plans) == 1
         assert left == []
         before = states_of(remote_log)
@@ -64,7 +64,7 @@ def test_deletions_by_hand_work_on_a_compacted_topic(tmp_path: Path, given: dict
     compact(files)
     with files.open() as remote_log:
         if given:
-            plans, left = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+            plans, left = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
             assert left == []
             assert [plan.reason for plan in plans] == [Reason.DISABLED]
         else:
@@ -86,19 +86,19 @@ def test_a_brokers_log_start_moves_ours_only_over_what_a_disabled_topic_loses(
     files = a_copied_remote_log(tmp_path)
     write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): brokers})
     with files.open() as remote_log:
-        assert remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock()) == ([], [])
+        assert remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock()) == ([], [])
 
     files.properties["topics"] = {
         "orders": {**ENABLED, "remote.storage.enable": False, "remote.log.delete.on.disable": True}
     }
     with files.open() as remote_log:
-        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
         assert (plan.reason, plan.new_log_start, len(plan.segments)) == (Reason.DISABLED, ours, 3)
         remote_log.deletions.mark_expired([plan], "expire")
-        assert remote_log.segments.log_start_offset(ORDERS_0) == ours
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == ours
 
         remote_log.deletions.undelete("orders", "ada")
-        assert (remote_log.segments.log_start_offset(ORDERS_0), len(segments_of(remote_log))) == (0, 3)
+        assert (remote_log.context.segments.log_start_offset(ORDERS_0), len(segments_of(remote_log))) == (0, 3)
 
 
 @pytest.mark.parametrize("is_asked", [True, False], ids=["remote data deleted on request", "remote data expired"])
@@ -108,32 +108,36 @@ def test_log_start_follows_the_broker_after_a_disabled_topic_has_nothing_remote(
     checkpoint = files.log_directory / LOG_START_OFFSET_CHECKPOINT
     write_offset_checkpoint(checkpoint, {("orders", 0): 15})
     with files.open() as remote_log:
-        remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())[0], "expire")
+        remote_log.deletions.mark_expired(
+            remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())[0], "expire"
+        )
         assert remote_log.deletions.delete_marked("expire").deleted
         assert segments_of(remote_log) == []
 
     write_offset_checkpoint(checkpoint, {("orders", 0): 33})
     with files.open() as remote_log:
-        plans, left = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        plans, left = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
         assert remote_log.deletions.mark_expired(plans, "expire") == ((ORDERS_0,), ())
         assert left == []
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 33
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 33
         with pytest.raises(OffsetOutOfRangeError):
             read(remote_log, 31)
         assert read(remote_log, 33) == [33, 34]
         assert_clean(remote_log)
-        assert remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock()) == ([], [])
+        assert remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock()) == ([], [])
 
 
 def test_log_start_of_an_enabled_topic_never_follows_the_broker(tmp_path: Path) -> None:
     files = a_log(tmp_path, retention_bytes=1)
     with files.open() as remote_log:
-        remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())[0], "expire")
+        remote_log.deletions.mark_expired(
+            remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())[0], "expire"
+        )
         remote_log.deletions.delete_marked("expire")
         assert segments_of(remote_log) == []
     write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 33})
 
     with files.open() as remote_log:
-        assert remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock()) == ([], [])
+        assert remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock()) == ([], [])
         with pytest.raises(RemoteObjectNotFoundError):
             read(remote_log, 31)

@@ -36,7 +36,7 @@ def test_the_global_log_start_moves_there_and_what_is_wholly_below_is_deleted(
     with a_copied_remote_log(tmp_path).open() as remote_log:
         assert delete_records(remote_log, before) == gone
 
-        assert remote_log.segments.log_start_offset(ORDERS_0) == log_start
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == log_start
         assert offsets_read(remote_log, log_start) == list(range(log_start, 35))
         with pytest.raises(OffsetOutOfRangeError):
             offsets_read(remote_log, log_start - 1)
@@ -66,7 +66,7 @@ def test_a_second_deletion_of_the_same_records_does_nothing(tmp_path: Path) -> N
         delete_records(remote_log, 20)
         assert remote_log.deletions.plan_record_deletion(ORDERS_0, 20) is None
         assert remote_log.deletions.plan_record_deletion(ORDERS_0, 5) is None
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 20
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 20
 
 
 def test_a_deletion_of_records_needs_the_right_to_delete_remotely(tmp_path: Path) -> None:
@@ -74,7 +74,9 @@ def test_a_deletion_of_records_needs_the_right_to_delete_remotely(tmp_path: Path
         plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
         assert plan is not None
         assert plan.reason is Reason.RECORDS
-        remote_log.topics.put(Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True))
+        remote_log.context.topics.put(
+            Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True)
+        )
         done, [left] = remote_log.deletions.mark_expired([plan], "delete-records")
 
         assert done == ()
@@ -86,7 +88,7 @@ def test_a_deletion_of_records_needs_the_right_to_delete_remotely(tmp_path: Path
 
 def test_stopped_deletions_are_planned_and_not_carried_out(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
-        remote_log.safety.stop("to look at it", "somebody")
+        remote_log.context.safety.stop("to look at it", "somebody")
         planned = remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
         assert planned is not None
         with pytest.raises(DeletionRefusedError, match="somebody"):

@@ -36,7 +36,7 @@ def a_marked_remote_log(tmp_path: Path, segments: int = 5, batch: int = 2, parti
     topics = {"orders": {**ENABLED, "retention.bytes": 1}}
     files = a_copied_remote_log(tmp_path, all_partitions, topics=topics, deletion_batch_segments=batch)
     with files.open() as remote_log:
-        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
         remote_log.deletions.mark_expired(plans, "expire")
     return files
 
@@ -59,7 +59,9 @@ class WatchedStore(ObjectRemoteStorageManager):
 def delete_with(
     remote_log: RemoteLogManager, files: RemoteLogFiles, *args: Any, owner: str = "delete"
 ) -> DeletionReport:
-    return stamped(replace(remote_log, storage=WatchedStore(files.store, *args))).deletions.delete_marked(owner)
+    return stamped(
+        replace(remote_log, context=replace(remote_log.context, storage=WatchedStore(files.store, *args)))
+    ).deletions.delete_marked(owner)
 
 
 def test_marked_segments_go_in_batches(tmp_path: Path) -> None:
@@ -79,17 +81,17 @@ def test_a_stop_holds_from_the_next_batch_on_and_the_report_keeps_what_was_done(
     files = a_marked_remote_log(tmp_path, partitions=2)
 
     with files.open() as remote_log:
-        report = delete_with(remote_log, files, lambda _: remote_log.safety.stop("enough", "ada"))
+        report = delete_with(remote_log, files, lambda _: remote_log.context.safety.stop("enough", "ada"))
 
         assert [segment.start_offset for segment in report.deleted] == [0, 10]
         assert report.stopped is not None
         assert "ada stopped all deletions" in report.stopped
         assert report.failures == ()
-        remote_log.leases.release(held_by(remote_log, "another"))
+        remote_log.context.leases.release(held_by(remote_log, "another"))
         with pytest.raises(DeletionRefusedError, match="enough"):
             remote_log.deletions.delete_marked("delete")
 
-        remote_log.safety.lift("ada")
+        remote_log.context.safety.lift("ada")
         assert len(remote_log.deletions.delete_marked("delete").deleted) == 8
 
 
@@ -97,13 +99,13 @@ def test_a_right_that_is_taken_away_holds_from_the_next_batch_on(tmp_path: Path)
     files = a_marked_remote_log(tmp_path)
 
     with files.open() as remote_log:
-        topic = replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=False)
-        report = delete_with(remote_log, files, lambda _: remote_log.topics.put(topic))
+        topic = replace(remote_log.context.decided_topic(ORDERS_0), remote_deletion_allowed=False)
+        report = delete_with(remote_log, files, lambda _: remote_log.context.topics.put(topic))
 
         assert len(report.deleted) == 2
         assert "topics allow-deletion" in report.failures[0].message
         assert report.stopped is None
-        remote_log.leases.release(held_by(remote_log, "another"))
+        remote_log.context.leases.release(held_by(remote_log, "another"))
 
 
 def test_a_lease_that_was_taken_over_holds_from_the_next_batch_on(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_a_long_deletion_keeps_its_lease(tmp_path: Path) -> None:
         files.clock.now += 400_000
 
     with files.open() as remote_log:
-        assert remote_log.settings.lease_duration_ms == 600_000
+        assert remote_log.context.settings.lease_duration_ms == 600_000
         assert len(delete_with(remote_log, files, time_passes).deleted) == 9
 
 
@@ -139,13 +141,13 @@ def test_failed_deletions_are_listed_with_their_attempts_until_they_succeed(tmp_
         files.clock.now += 1_000
         delete_with(remote_log, files, lambda _: None, [30])
 
-        [failure] = remote_log.safety.failures()
+        [failure] = remote_log.context.safety.failures()
         assert (failure.attempts, failure.first_failed_at, failure.last_failed_at) == (2, first, first + 1_000)
         assert failure.error == "the store is away"
         assert states_of(remote_log) == [(30, DELETING)]
 
         assert len(remote_log.deletions.delete_marked("delete").deleted) == 1
-        assert list(remote_log.safety.failures()) == []
+        assert list(remote_log.context.safety.failures()) == []
 
 
 def test_one_partition_that_fails_holds_up_no_other(tmp_path: Path) -> None:
@@ -184,7 +186,7 @@ def test_a_stop_holds_before_the_next_group(tmp_path: Path) -> None:
     files = a_marked_remote_log(tmp_path, segments=1, batch=2, partitions=4)
 
     with files.open() as remote_log:
-        report = delete_with(remote_log, files, lambda _: remote_log.safety.stop("enough", "ada"))
+        report = delete_with(remote_log, files, lambda _: remote_log.context.safety.stop("enough", "ada"))
 
         assert starts_by_partition(report) == [("orders-0", 0), ("orders-1", 0)]
         assert "ada stopped all deletions" in str(report.stopped)
@@ -206,12 +208,14 @@ def test_a_failure_of_one_partition_stops_no_other_of_its_group(tmp_path: Path) 
                 return {**failed, **super().delete_segments([one for one in segments if one not in stuck])}
 
         storage = Stuck(LocalDirectory(files.store))
-        report = stamped(replace(remote_log, storage=storage)).deletions.delete_marked("delete")
+        report = stamped(
+            replace(remote_log, context=replace(remote_log.context, storage=storage))
+        ).deletions.delete_marked("delete")
 
         assert starts_by_partition(report) == [("orders-2", 0), ("orders-3", 0)]
         assert [(each.partition, isinstance(each, HeldFinding)) for each in report.left] == [("orders-0", True)]
         assert [(each.partition, each.message.rpartition(" ")[2]) for each in report.failures] == [("orders-1", "away")]
-        assert [str(one.segment_id.topic_id_partition) for one in remote_log.safety.failures()] == ["orders-1"]
+        assert [str(one.segment_id.topic_id_partition) for one in remote_log.context.safety.failures()] == ["orders-1"]
 
 
 def test_a_store_that_is_away_in_the_midst_of_a_group_leaves_a_report_of_what_was_done(
@@ -255,10 +259,10 @@ def test_a_right_that_was_taken_away_of_one_topic_of_a_group_keeps_its_segments(
     topics = {topic: {**ENABLED, "retention.bytes": 1} for topic in ("clicks", "orders")}
     files = a_copied_remote_log(tmp_path, partitions, topics=topics)
     with files.open() as remote_log:
-        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
         assert len(remote_log.deletions.mark_expired(plans, "expire")[0]) == 2
-        topic = replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=False)
-        remote_log.topics.put(topic)
+        topic = replace(remote_log.context.decided_topic(ORDERS_0), remote_deletion_allowed=False)
+        remote_log.context.topics.put(topic)
 
         report = remote_log.deletions.delete_marked("delete")
         assert starts_by_partition(report) == [("clicks-0", 0)]
@@ -278,7 +282,7 @@ def test_a_run_whose_lease_an_undelete_took_deletes_nothing_that_came_back(tmp_p
             return
         files.properties["remote.log.deletion.grace.ms"] = 3_600_000
         with files.open() as another:
-            files.clock.now += another.settings.lease_duration_ms + 1
+            files.clock.now += another.context.settings.lease_duration_ms + 1
             brought_back, _ = another.deletions.undelete("orders", "ada")
             undeleted.extend(len(each.segments) for each in brought_back)
 
@@ -291,5 +295,5 @@ def test_a_run_whose_lease_an_undelete_took_deletes_nothing_that_came_back(tmp_p
     with files.open() as remote_log:
         assert states_of(remote_log) == [(start, "COPY_SEGMENT_FINISHED") for start in (10, 20, 30, 40)]
         for segment in segments_of(remote_log):
-            assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-            remote_log.storage.verify(segment)
+            assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+            remote_log.context.storage.verify(segment)

@@ -39,7 +39,7 @@ def a_site(root: Path, **topic: Any) -> RemoteLogFiles:
 
 
 def expire(remote_log: RemoteLogManager) -> DeletionReport:
-    plans, left = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+    plans, left = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
     assert left == []
     _, left_by_marking = remote_log.deletions.mark_expired(plans, "expire")
     assert left_by_marking == ()
@@ -102,10 +102,10 @@ def test_a_deleted_topic_is_finished_only_after_the_grace_time(tmp_path: Path) -
     with files.open() as remote_log:
         delete_topic(remote_log)
         expire(remote_log)
-        assert remote_log.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.STARTED
+        assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.STARTED
         files.clock.now += GRACE
         expire(remote_log)
-        assert remote_log.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.FINISHED
+        assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.FINISHED
 
 
 def test_segments_of_a_deleted_topic_that_are_not_marked_yet_count_as_pending(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_the_only_local_copy_of_what_expired_stays_as_long(tmp_path: Path) -> No
     files = a_remote_log(tmp_path, topics={"orders": ALL_BUT_THE_LAST}, remote_log_deletion_grace_ms=GRACE)
     with files.open() as remote_log:
         expire(remote_log)
-        log_start = remote_log.segments.log_start_offset(ORDERS_0)
+        log_start = remote_log.context.segments.log_start_offset(ORDERS_0)
         assert log_start == 20
 
         def trim() -> list[int]:
@@ -180,7 +180,7 @@ def test_the_log_start_before_each_move_is_kept(tmp_path: Path) -> None:
         assert plan is not None
         remote_log.deletions.mark_expired([plan], "delete-records")
         kept = (EarlierLogStart(0, began), EarlierLogStart(20, began + 1))
-        assert remote_log.segments.partition_state(ORDERS_0).earlier_log_starts == kept
+        assert remote_log.context.segments.partition_state(ORDERS_0).earlier_log_starts == kept
 
 
 def test_a_mark_of_later_than_now_is_named_and_nothing_of_the_partition_is_deleted(tmp_path: Path) -> None:

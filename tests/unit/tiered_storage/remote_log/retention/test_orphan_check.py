@@ -48,7 +48,7 @@ def remove_metadata(files: RemoteLogFiles) -> None:
 
 
 def trim(remote_log: RemoteLogManager) -> None:
-    plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.clock())
+    plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.context.clock())
     assert remote_log.deletions.enforce_local_retention(plans).failures == ()
 
 
@@ -75,7 +75,7 @@ def restored(tmp_path: Path) -> RemoteLogFiles:
     remove_metadata(files)
     shutil.copy(backup, database(files))
     with files.open(outdated=True) as remote_log:
-        assert take_over(remote_log).was_outdated
+        assert take_over(remote_log.context).was_outdated
     files.clock.now += 10_000_000
     return files
 
@@ -88,7 +88,7 @@ def test_copies_committed_after_the_backup_stay_and_are_reported(restored: Remot
     assert "offsets 0 to 9" in report.failures[0].message
     assert len(restored.objects()) == 9
     with restored.open() as remote_log:
-        assert len(list(remote_log.safety.failures())) == 3
+        assert len(list(remote_log.context.safety.failures())) == 3
     remove_metadata(restored)
     assert run_on(restored, "rebuild-metadata", "--yes").exit_code == 0
     with restored.open() as remote_log:
@@ -136,7 +136,7 @@ def test_a_second_copy_of_what_is_finished_is_deleted(tmp_path: Path) -> None:
         begun = begin(remote_log)
         carry_out(remote_log, begun)
         for lease in {task.lease for task in begun.tasks}:
-            remote_log.leases.release(lease)
+            remote_log.context.leases.release(lease)
         assert copy(remote_log, owner="another").is_whole
         trim(remote_log)
 
@@ -154,7 +154,7 @@ def test_a_second_copy_stays_where_the_finished_one_is_not_in_the_store(tmp_path
         carry_out(remote_log, begun)
         first = set(files.objects(".log"))
         for lease in {task.lease for task in begun.tasks}:
-            remote_log.leases.release(lease)
+            remote_log.context.leases.release(lease)
         assert copy(remote_log, owner="another").is_whole
         trim(remote_log)
     for lost in set(files.objects(".log")) - first:
@@ -171,7 +171,7 @@ def test_a_second_copy_stays_where_the_finished_one_is_rotten(tmp_path: Path) ->
         carry_out(remote_log, begun)
         first = files.objects(".log")
         for lease in {task.lease for task in begun.tasks}:
-            remote_log.leases.release(lease)
+            remote_log.context.leases.release(lease)
         assert copy(remote_log, owner="another").is_whole
         trim(remote_log)
     [rotten, *_] = [path for path in files.objects(".log") if path not in first]

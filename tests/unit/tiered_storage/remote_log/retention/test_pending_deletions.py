@@ -40,7 +40,9 @@ def test_expired_segments_are_pending_while_their_deletion_is_allowed(tmp_path: 
         remote_log.deletions.mark_expired([plan], "expire")
         assert [(due.segments, due.size) for due in remote_log.deletions.pending_deletions()] == [(2, plan.size)]
 
-        remote_log.topics.put(Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True))
+        remote_log.context.topics.put(
+            Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True)
+        )
         assert remote_log.deletions.pending_deletions() == []
 
 
@@ -49,7 +51,7 @@ def test_pending_deletions_are_shown_while_deletions_are_stopped(tmp_path: Path)
     assert run_on(files, "delete-topic", "former").exit_code == 0
     with files.open() as remote_log:
         before = remote_log.deletions.pending_deletions()
-        remote_log.safety.stop("to look at it", "somebody")
+        remote_log.context.safety.stop("to look at it", "somebody")
         assert remote_log.deletions.pending_deletions() == before != []
 
 

@@ -48,7 +48,7 @@ def delete(remote_log: RemoteLogManager) -> DeletionReport:
 
 
 def state_of(remote_log: RemoteLogManager, partition: TopicIdPartition = ORDERS_0) -> PartitionDeleteState | None:
-    return remote_log.segments.partition_state(partition).delete_state
+    return remote_log.context.segments.partition_state(partition).delete_state
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_deletion_that_another_run_ended_meanwhile_stays_ended(
         monkeypatch.setattr(SqlLeases, "acquire", acquire)
         assert delete(remote_log) == DeletionReport((), (), ())
         assert state_of(remote_log) is FINISHED
-        manifests = manifests_of(remote_log.storage)
+        manifests = manifests_of(remote_log.context.storage)
         assert manifests is not None
         document = manifests.read(ORDERS_0)
         assert document is not None
@@ -97,7 +97,7 @@ def test_a_topic_of_several_clusters_is_refused_by_their_names(files: RemoteLogF
     elsewhere = replace(ORDERS_0, cluster_id="another-cluster")
     with files.open() as remote_log:
         lease = held_by(remote_log, "test", elsewhere)
-        remote_log.segments.put_lineage(elsewhere, (EpochEntry(0, 0),), lease)
+        remote_log.context.segments.put_lineage(elsewhere, (EpochEntry(0, 0),), lease)
         for topic_id in (None, ORDERS_0.topic_id):
             with pytest.raises(ConfigurationError, match="several clusters, another-cluster, test-cluster"):
                 remote_log.deletions.plan_topic_deletion("orders", topic_id)
@@ -107,9 +107,9 @@ def test_another_life_of_the_same_name_is_not_touched(files: RemoteLogFiles) -> 
     former = replace(ORDERS_0, topic_id=partition_of("another").topic_id)
     with files.open() as remote_log:
         lease = held_by(remote_log, "test", former)
-        remote_log.segments.advance_log_start_offset(former, 5, lease)
-        remote_log.segments.put_lineage(former, (), lease)
-        remote_log.leases.release(lease)
+        remote_log.context.segments.advance_log_start_offset(former, 5, lease)
+        remote_log.context.segments.put_lineage(former, (), lease)
+        remote_log.context.leases.release(lease)
         with pytest.raises(ConfigurationError, match="had several "):
             remote_log.deletions.plan_topic_deletion("orders")
 
@@ -124,15 +124,17 @@ def test_a_marked_topic_is_not_copied_any_more(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=DISABLED)
     with files.open() as remote_log:
         mark(remote_log)
-        enabled = replace(remote_log.decided_topic(ORDERS_0), remote_storage_enable=True)
-        remote_log.topics.put(enabled)
+        enabled = replace(remote_log.context.decided_topic(ORDERS_0), remote_storage_enable=True)
+        remote_log.context.topics.put(enabled)
 
         assert states_of(remote_log) == []
         with pytest.raises(ConfigurationError, match=r"log\.dirs"):
             remote_log.deletions.plan_topic_deletion("orders")
-        settings = remote_log.settings.model_copy(update={"bootstrap_servers": "kafka-1:9092"})
+        settings = remote_log.context.settings.model_copy(update={"bootstrap_servers": "kafka-1:9092"})
         with pytest.raises(ConfigurationError, match=r"kafka-1:9092 \(bootstrap"):
-            replace(remote_log, settings=settings).deletions.plan_topic_deletion("orders")
+            replace(remote_log, context=replace(remote_log.context, settings=settings)).deletions.plan_topic_deletion(
+                "orders"
+            )
         assert remote_log.plan_copy().segments == ()
 
 
@@ -147,13 +149,13 @@ def test_a_copy_that_never_finished_waits_for_the_grace_time_and_so_does_the_end
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         carry_out(remote_log, begin(remote_log, "dead run"))
-        files.clock.now += remote_log.settings.lease_duration_ms + 1
-        remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_storage_enable=False))
+        files.clock.now += remote_log.context.settings.lease_duration_ms + 1
+        remote_log.context.topics.put(replace(remote_log.context.decided_topic(ORDERS_0), remote_storage_enable=False))
         mark(remote_log)
 
         assert delete(remote_log).deleted == ()
         assert state_of(remote_log) is STARTED
-        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms
+        files.clock.now += remote_log.context.settings.remote_log_orphan_grace_ms
         assert len(delete(remote_log).deleted) == 3
         assert state_of(remote_log) is FINISHED
         assert files.objects() == []
@@ -166,7 +168,7 @@ def test_objects_that_a_zombie_writes_after_the_deletion_are_deleted_after_the_g
         mark(remote_log)
         zombie = files.objects(".log")[0]
         content = zombie.read_bytes()
-        finish = remote_log.settings.remote_log_orphan_grace_ms
+        finish = remote_log.context.settings.remote_log_orphan_grace_ms
 
         # The first look finds what was written again; files carry this machine's time, so the clock goes by that.
         zombie.with_suffix(".commit").unlink()
@@ -202,7 +204,7 @@ def test_a_partition_that_is_held_is_reported_and_deleted_by_the_next_run(files:
         assert isinstance(left, HeldFinding)
         assert "a copy" in left.message
 
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
         mark(remote_log)
         held_by(remote_log, "a copy")
         assert [finding.partition for finding in delete(remote_log).left] == ["orders-0"]
@@ -212,7 +214,7 @@ def test_without_the_right_nothing_is_marked_and_nothing_that_is_marked_is_delet
     forbidden = Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders")
     with files.open() as remote_log:
         mark(remote_log)
-        remote_log.topics.put(forbidden)
+        remote_log.context.topics.put(forbidden)
 
         assert delete(remote_log).deleted == ()
         assert len(files.objects()) == 9
@@ -223,7 +225,7 @@ def test_without_the_right_nothing_is_marked_and_nothing_that_is_marked_is_delet
 def test_a_stop_holds_for_marks_too(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         plan = remote_log.deletions.plan_topic_deletion("orders")
-        remote_log.safety.stop("", "ada")
+        remote_log.context.safety.stop("", "ada")
         with pytest.raises(DeletionRefusedError, match="ada"):
             remote_log.deletions.mark_topic_deleted(plan, "delete-topic")
         assert state_of(remote_log) is None
@@ -234,8 +236,8 @@ def test_a_new_incarnation_is_copied_while_the_former_one_is_deleted(tmp_path: P
     former = replace(ORDERS_0, topic_id=partition_of("another").topic_id)
     with files.open() as remote_log:
         lease = held_by(remote_log, "test", former)
-        remote_log.segments.put_lineage(former, (), lease)
-        remote_log.leases.release(lease)
+        remote_log.context.segments.put_lineage(former, (), lease)
+        remote_log.context.leases.release(lease)
         plan = remote_log.deletions.plan_topic_deletion("orders", former.topic_id)
         remote_log.deletions.mark_topic_deleted(plan, "delete-topic")
     files.append(4)
@@ -261,7 +263,7 @@ def test_a_stop_before_the_end_keeps_the_deletion_and_its_documents(files: Remot
         assert "ada stopped all deletions" in str(report.stopped)
         assert state_of(remote_log) is STARTED
         assert list(files.store.rglob("state/*.json")) != []
-        remote_log.safety.lift("ada")
+        remote_log.context.safety.lift("ada")
         delete(remote_log)
         assert state_of(remote_log) is FINISHED
 

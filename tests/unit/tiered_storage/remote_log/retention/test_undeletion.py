@@ -53,7 +53,7 @@ def files(tmp_path: Path) -> RemoteLogFiles:
 
 
 def expire(remote_log: RemoteLogManager) -> None:
-    plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+    plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
     assert remote_log.deletions.mark_expired(plans, "expire")[1] == ()
     assert remote_log.deletions.delete_marked("expire").failures == ()
 
@@ -65,7 +65,7 @@ def delete_records(remote_log: RemoteLogManager, before: int = 20) -> None:
 
 
 def decide(remote_log: RemoteLogManager, **changed: Any) -> None:
-    remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), **changed))
+    remote_log.context.topics.put(replace(remote_log.context.decided_topic(ORDERS_0), **changed))
 
 
 def disable(remote_log: RemoteLogManager) -> None:
@@ -92,16 +92,16 @@ def test_an_undelete_restores_the_state_before_any_kind_of_deletion(
     files: RemoteLogFiles, delete: Callable[[RemoteLogManager], None]
 ) -> None:
     with files.open() as remote_log:
-        before = remote_log.segments.partition_state(ORDERS_0)
+        before = remote_log.context.segments.partition_state(ORDERS_0)
         delete(remote_log)
         files.clock.now += GRACE - 1
         [done], left = remote_log.deletions.undelete("orders", "ada")
         assert (done.topic_id_partition, done.log_start_offset, left) == (ORDERS_0, 0, [])
-        assert remote_log.segments.partition_state(ORDERS_0) == before
+        assert remote_log.context.segments.partition_state(ORDERS_0) == before
         assert states_of(remote_log) == EVERYTHING_READABLE
         assert offsets_read(remote_log, 0) == list(range(35))
         assert_clean(remote_log)
-        assert remote_log.leases.acquire(ORDERS_0, "next", 1).owner == "next"
+        assert remote_log.context.leases.acquire(ORDERS_0, "next", 1).owner == "next"
 
 
 @pytest.mark.parametrize("delete", WAYS)
@@ -114,7 +114,7 @@ def test_metadata_rebuilt_from_the_store_agree(
     rebuild(files)
     with files.open() as remote_log:
         assert states_of(remote_log) == EVERYTHING_READABLE
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
         assert_clean(remote_log)
 
 
@@ -129,7 +129,7 @@ def test_segments_marked_before_a_rebuild_can_be_undeleted_after_it(
         assert DELETING in {state for _, state in states_of(remote_log)}
         remote_log.deletions.undelete("orders", "ada")
         assert states_of(remote_log) == EVERYTHING_READABLE
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
 
 
 def rebuild(files: RemoteLogFiles) -> None:
@@ -143,13 +143,13 @@ def rebuild(files: RemoteLogFiles) -> None:
 def test_the_store_knows_before_the_metadata_do(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     with files.open() as remote_log:
         expire(remote_log)
-        manifests = manifests_of(remote_log.storage)
+        manifests = manifests_of(remote_log.context.storage)
         assert manifests is not None
 
         def died(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(type(remote_log.segments), "undelete", died)
+        monkeypatch.setattr(type(remote_log.context.segments), "undelete", died)
         with pytest.raises(KeyboardInterrupt):
             remote_log.deletions.undelete("orders", "ada")
         document = manifests.read(ORDERS_0)
@@ -168,9 +168,9 @@ def test_the_log_start_returns_to_where_it_was_and_not_to_the_first_offset_that_
         delete_records(remote_log, 5)
         files.clock.now += GRACE + 1
         expire(remote_log)
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 20
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 20
         remote_log.deletions.undelete("orders", "ada")
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 5
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 5
 
 
 def test_records_of_the_active_segment_come_back(files: RemoteLogFiles) -> None:
@@ -190,8 +190,8 @@ def test_an_object_that_is_gone_is_named_and_the_log_begins_after_it(files: Remo
         [done], [left] = remote_log.deletions.undelete("orders", "ada")
         assert mentions(left.message, gone.name, "offsets 0 to 9")
         assert states_of(remote_log) == [(0, DELETING), (10, FINISHED), (20, FINISHED)]
-        assert done.log_start_offset == remote_log.segments.log_start_offset(ORDERS_0)
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 10
+        assert done.log_start_offset == remote_log.context.segments.log_start_offset(ORDERS_0)
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 10
 
 
 def test_a_hole_keeps_what_is_before_it_marked(files: RemoteLogFiles) -> None:
@@ -204,7 +204,7 @@ def test_a_hole_keeps_what_is_before_it_marked(files: RemoteLogFiles) -> None:
         with_hole, left = remote_log.deletions.undelete("orders", "ada")
         assert (with_hole, len(left)) == ([], 1)
         assert states_of(remote_log) == [(0, DELETING), (10, DELETING), (20, FINISHED)]
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 20
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 20
 
 
 def test_a_copy_that_a_repair_replaced_stays_marked(files: RemoteLogFiles) -> None:
@@ -220,8 +220,8 @@ def test_a_copy_that_a_repair_replaced_stays_marked(files: RemoteLogFiles) -> No
         marking = RemoteLogSegmentMetadataUpdate(
             damaged.segment_id, SegmentState.DELETE_SEGMENT_STARTED, files.clock.now
         )
-        remote_log.segments.update_remote_log_segment_metadata(marking, lease)
-        remote_log.leases.release(lease)
+        remote_log.context.segments.update_remote_log_segment_metadata(marking, lease)
+        remote_log.context.leases.release(lease)
         files.clock.now += 1
         expire(remote_log)
 
@@ -238,7 +238,7 @@ def test_a_finished_deletion_cannot_be_taken_back(files: RemoteLogFiles) -> None
         expire(remote_log)
         files.clock.now += GRACE
         expire(remote_log)
-        assert remote_log.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.FINISHED
+        assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.FINISHED
         with pytest.raises(ConfigurationError, match=r"orders: .*segment"):
             remote_log.deletions.undelete("orders", "ada")
 
@@ -303,9 +303,9 @@ def test_an_undeleted_topic_that_was_created_again_is_not_marked_by_the_next_exp
         decide(remote_log, remote_storage_enable=False)
         show_created_again(monkeypatch, remote_log, [ORDERS_0])
         remote_log.deletions.delete_marked("expire")
-        assert remote_log.segments.partition_state(ORDERS_0).delete_state is not None
+        assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is not None
         shown, _ = remote_log.deletions.undelete("orders", "ada", dry_run=True)
-        assert remote_log.decided_topic(ORDERS_0).remote_deletion_allowed
+        assert remote_log.context.decided_topic(ORDERS_0).remote_deletion_allowed
 
         [done], left = remote_log.deletions.undelete("orders", "ada")
         files.clock.now += 1
@@ -313,5 +313,5 @@ def test_an_undeleted_topic_that_was_created_again_is_not_marked_by_the_next_exp
 
         assert (done.is_replaced, shown, left) == (True, [done], [])
         assert mentions(done.kept, "old one", "forbidden")
-        assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
+        assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is None
         assert states_of(remote_log) == EVERYTHING_READABLE

@@ -154,12 +154,12 @@ def test_a_partition_whose_ids_nobody_knows_is_the_same_as_another_of_its_name(
     assert same in " ".join((ended.out + ended.err).split())
     assert files.objects() == []
     with files.open() as remote_log:
-        assert len(why_unreadable(remote_log.source)) == 1
+        assert len(why_unreadable(remote_log.context.source)) == 1
         for root in (files.log_directory, again):
             [alone] = LogDirectorySource((root,)).partitions()
             assert isinstance(alone, PartitionLog)
             with pytest.raises(InvalidLogDirectoryError, match="same partition"):
-                remote_log.source.partition(alone.topic_id_partition)
+                remote_log.context.source.partition(alone.topic_id_partition)
 
 
 @pytest.mark.parametrize("differing", ["cluster", "topic"])

@@ -23,10 +23,10 @@ def files(tmp_path: Path) -> RemoteLogFiles:
 def found(files: RemoteLogFiles, number: int = 1, **changed: Any) -> tuple[StoredCopy | None, RemoteLogSegmentMetadata]:
     """Return what is found of a segment, and its metadata as a finished one."""
     with files.open() as remote_log:
-        assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
+        assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
         finished = segments_of(remote_log)[number]
         begun = replace(finished, custom_metadata=None, max_timestamp=-1, **changed)
-        return remote_log.storage.find_copy(begun), finished
+        return remote_log.context.storage.find_copy(begun), finished
 
 
 @pytest.mark.parametrize("with_marker", [True, False])

@@ -35,11 +35,11 @@ class Mixing(ObjectRemoteStorageManager):
 
 
 def run_audit(remote_log: RemoteLogManager, storage: Mixing) -> object:
-    return audit_remote_log(replace(remote_log, storage=storage), EVERYTHING)
+    return audit_remote_log(replace(remote_log.context, storage=storage), EVERYTHING)
 
 
 def run_restore(remote_log: RemoteLogManager, storage: Mixing) -> object:
-    return plan_restore(remote_log.segments, remote_log.leases, storage, RestoreRequest("orders"))
+    return plan_restore(remote_log.context.segments, remote_log.context.leases, storage, RestoreRequest("orders"))
 
 
 def run_rebuild(_: RemoteLogManager, storage: Mixing) -> object:
@@ -51,8 +51,8 @@ def test_a_partition_that_is_listed_in_several_parts_is_refused(
     files: RemoteLogFiles, work: Callable[[RemoteLogManager, Mixing], object]
 ) -> None:
     with files.open() as remote_log:
-        assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-        storage = Mixing(remote_log.storage._client)
+        assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+        storage = Mixing(remote_log.context.storage._client)
 
         with pytest.raises(RemoteStorageError, match=r"orders-.*several parts"):
             work(remote_log, storage)
@@ -60,8 +60,10 @@ def test_a_partition_that_is_listed_in_several_parts_is_refused(
 
 def test_partitions_that_follow_one_another_are_listed_with_all_of_theirs(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
-        assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-        found = {str(partition): len(list(listed)) for partition, listed in list_by_partition(remote_log.storage)}
+        assert isinstance(remote_log.context.storage, ObjectRemoteStorageManager)
+        found = {
+            str(partition): len(list(listed)) for partition, listed in list_by_partition(remote_log.context.storage)
+        }
 
     # Three objects a segment, and the partition's document.
     assert (found["orders-0"], found["orders-1"]) == (7, 4)

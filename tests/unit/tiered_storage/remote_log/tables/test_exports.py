@@ -167,11 +167,11 @@ def test_files_are_the_same_whatever_segments_and_chunks_hold_the_records(
     files.append(4)
     with unsynced(), files.open() as remote_log:
         for segment in segments_of(remote_log)[1:]:
-            held = remote_log.leases.acquire(segment.segment_id.topic_id_partition, "test", 60_000)
-            remote_log.segments.update_remote_log_segment_metadata(
+            held = remote_log.context.leases.acquire(segment.segment_id.topic_id_partition, "test", 60_000)
+            remote_log.context.segments.update_remote_log_segment_metadata(
                 a_step(segment, SegmentState.DELETE_SEGMENT_STARTED), held
             )
-            remote_log.leases.release(held)
+            remote_log.context.leases.release(held)
         monkeypatch.setattr(remote_logs, "SIZES", CopySizes(64 << 10, 100, 1 << 20))
         assert copy(remote_log).is_whole
         assert len(segments_of(remote_log)) > 4
@@ -197,7 +197,7 @@ def test_records_that_expired_since_stay_exported(files: RemoteLogFiles) -> None
     with unsynced(), files.open() as remote_log:
         lease = held_by(remote_log, "test")
         move_log_start(remote_log, 12, lease)
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
     for codec in ("zstd", "gzip"):
         again = export(files, codec=codec)
         assert (again.changed, again.rows) == (False, 21)
@@ -397,10 +397,10 @@ def test_the_later_of_two_concurrent_attempts_commits(files: RemoteLogFiles) -> 
     with unsynced(), files.open() as zombie, files.open() as successor:
         with zombie.tables.export(request(files), "run") as first:
             job = first.write_job("runs/export/1")
-            run_export_groups(zombie.access(job.files), [0])
+            run_export_groups(zombie.context.access(job.files), [0])
             with successor.tables.export(request(files), "run") as second:
                 for number in range(job.groups):
-                    run_export_groups(zombie.access(job.files), [number])
+                    run_export_groups(zombie.context.access(job.files), [number])
                 with pytest.raises(LeaseLostError):
                     first.commit(list(job.outcomes()))
                 assert not list(interval_folder(files).glob("*.parquet"))
@@ -528,10 +528,10 @@ def two_jobs_in_one_folder(files: RemoteLogFiles, remote_log: RemoteLogManager, 
 def test_files_of_another_export_in_a_jobs_folder_are_refused(files: RemoteLogFiles) -> None:
     with unsynced(), files.open() as remote_log:
         job, others = two_jobs_in_one_folder(files, remote_log, "runs/export/1")
-        with closing(open_object_client(target(files).as_uri(), remote_log.options)) as client:
+        with closing(open_object_client(target(files).as_uri(), remote_log.context.options)) as client:
             description = job.files.description(ExportJobDescription)
             with pytest.raises(ConfigurationError, match=f"runs/export/1.*{others}") as raised:
-                job.run_group(0, remote_log.storage, client, description)
+                job.run_group(0, remote_log.context.storage, client, description)
         assert job.attempt in str(raised.value)
         with pytest.raises(ConfigurationError, match=f"{others}"):
             list(job.outcomes())
@@ -543,7 +543,7 @@ def test_a_worker_refuses_tasks_that_are_not_of_its_job(files: RemoteLogFiles) -
         other, _ = two_jobs_in_one_folder(files, remote_log, "runs/export/2")
         other.files.write_tasks(0, job.files.tasks(0, ExportTask), ExportTask)
         with pytest.raises(ConfigurationError, match="runs/export/2"):
-            run_export_groups(remote_log.access(other.files), [0])
+            run_export_groups(remote_log.context.access(other.files), [0])
         assert not job.files.results(0, ExportOutcome)
     assert not list(target(files).rglob("*.part"))
 
@@ -552,7 +552,7 @@ def test_results_of_an_earlier_attempt_are_none(files: RemoteLogFiles) -> None:
     with unsynced(), files.open() as remote_log:
         with remote_log.tables.export(request(files), "run") as first:
             job = first.write_job("runs/export/1")
-            run_export_groups(remote_log.access(job.files), [0])
+            run_export_groups(remote_log.context.access(job.files), [0])
         with remote_log.tables.export(request(files), "run") as second:
             outcomes = list(second.write_job("runs/export/1").outcomes())
             assert second.commit(outcomes).failures
@@ -695,11 +695,11 @@ def test_a_commit_waits_for_that_of_another_interval(files: RemoteLogFiles, monk
 def test_missing_offsets_are_an_error_unless_allowed(files: RemoteLogFiles) -> None:
     with unsynced(), files.open() as remote_log:
         [_, segment, _] = segments_of(remote_log)
-        held = remote_log.leases.acquire(segment.segment_id.topic_id_partition, "test", 60_000)
-        remote_log.segments.update_remote_log_segment_metadata(
+        held = remote_log.context.leases.acquire(segment.segment_id.topic_id_partition, "test", 60_000)
+        remote_log.context.segments.update_remote_log_segment_metadata(
             a_step(segment, SegmentState.DELETE_SEGMENT_STARTED), held
         )
-        remote_log.leases.release(held)
+        remote_log.context.leases.release(held)
     with pytest.raises(RemoteObjectNotFoundError, match="orders-0: offsets 10 to 19"):
         export(files)
     assert export(files, allow_gaps=True).rows == 11

@@ -75,8 +75,8 @@ def lose(files: RemoteLogFiles, *starts: int) -> None:
         for segment in segments_of(remote_log):
             if segment.start_offset in starts:
                 going = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
-                remote_log.segments.update_remote_log_segment_metadata(going, lease)
-        remote_log.leases.release(lease)
+                remote_log.context.segments.update_remote_log_segment_metadata(going, lease)
+        remote_log.context.leases.release(lease)
 
 
 def rot(files: RemoteLogFiles, *first_offsets: int) -> None:

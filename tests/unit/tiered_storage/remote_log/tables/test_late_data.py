@@ -215,7 +215,7 @@ def test_an_interval_stays_as_it_is_if_its_partition_is_left_out(tmp_path: Path)
     with unsynced(), files.open() as remote_log:
         lease = held_by(remote_log, "test", partition_of(number=1))
         marked = RemotePartitionDeleteMetadata(partition_of(number=1), PartitionDeleteState.MARKED, NOW)
-        remote_log.segments.put_remote_partition_delete_metadata(marked, lease)
+        remote_log.context.segments.put_remote_partition_delete_metadata(marked, lease)
     assert due(files) == []
     assert [each.interval for each in late(files).incomplete] == [TAIL]
 

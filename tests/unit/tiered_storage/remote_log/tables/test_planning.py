@@ -74,7 +74,7 @@ def remote_log(files: RemoteLogFiles) -> Iterator[RemoteLogManager]:
 
 
 def plan(remote_log: RemoteLogManager, query: TableQuery) -> TablePlan:
-    return plan_table(remote_log.segments, remote_log.storage, query)
+    return plan_table(remote_log.context.segments, remote_log.context.storage, query)
 
 
 def ranges(plan: TablePlan) -> list[tuple[int, int, int]]:
@@ -86,7 +86,9 @@ def offsets(remote_log: RemoteLogManager, planned: TablePlan) -> list[int]:
     columns = TableColumns(["offset"])
     split = TableSplit(tuple(planned.ranges()), planned.query.rows)
     return [
-        offset for batch in read_split(split, remote_log.storage, columns) for offset in batch.column(0).to_pylist()
+        offset
+        for batch in read_split(split, remote_log.context.storage, columns)
+        for offset in batch.column(0).to_pylist()
     ]
 
 
@@ -132,7 +134,7 @@ def test_nothing_below_the_global_log_start_is_given(remote_log: RemoteLogManage
 def test_records_that_a_later_leader_truncated_are_not_returned(remote_log: RemoteLogManager) -> None:
     """A leader of epoch 9 began at offset 12: of the old leader's segments only what lies below is true."""
     lineage = (EpochEntry(0, 0), EpochEntry(9, 12))
-    remote_log.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
+    remote_log.context.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
     planned = plan(remote_log, TableQuery("orders", partitions=frozenset({0})))
     assert ranges(planned) == [(0, 0, 9), (0, 10, 11)]
     assert offsets(remote_log, planned) == list(range(12))
@@ -141,7 +143,7 @@ def test_records_that_a_later_leader_truncated_are_not_returned(remote_log: Remo
 def test_gaps_are_reported(remote_log: RemoteLogManager) -> None:
     [_, segment, *_] = segments_of(remote_log)
     going = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
-    remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
+    remote_log.context.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
     planned = plan(remote_log, TableQuery("orders"))
     assert [each.gaps for each in planned.partitions] == [((10, 19),), ()]
     with pytest.raises(RemoteObjectNotFoundError, match=r"orders-0: offsets 10 to 19\b"):
@@ -168,7 +170,7 @@ def test_a_gap_counts_unless_all_around_it_is_too_old_or_too_late(
 ) -> None:
     segment = segments_of(remote_log)[lost]
     going = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
-    remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
+    remote_log.context.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
     rows = RowFilter(NOW + first, NOW + end, disorder_ms=0)
     planned = plan(remote_log, TableQuery("orders", partitions=frozenset({0}), rows=rows))
     expected = ((10 * lost, 10 * lost + 9),) if has_gap else ()
@@ -193,7 +195,7 @@ def test_a_gap_that_swallowed_the_end_of_a_transaction_counts_wherever_it_is(
     with unsynced(), files.open() as remote_log:
         [lost] = [each for each in segments_of(remote_log) if each.start_offset == 7]
         going = a_step(lost, SegmentState.DELETE_SEGMENT_STARTED)
-        remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
+        remote_log.context.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
         assert plan(remote_log, query).partitions[0].gaps == (((7, 7),) if has_gap else ())
 
 
@@ -261,7 +263,7 @@ def test_timestamps_of_a_clock_ahead_do_not_move_the_reached_time(
         assert copy(remote_log).is_whole
         lease = held_by(remote_log, "test")
         move_log_start(remote_log, segments_of(remote_log)[1].start_offset, lease)
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
     assert reached(files) == expected
 
 
@@ -288,7 +290,7 @@ def test_decided_offsets_may_pass_an_interval_whose_end_is_undecided(tmp_path: P
     with unsynced(), files.open() as remote_log:
         marker = segments_of(remote_log)[-1]
         going = a_step(marker, SegmentState.DELETE_SEGMENT_STARTED)
-        remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
+        remote_log.context.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
         [committed] = plan(remote_log, TableQuery("orders", rows=RowFilter(committed_only=True))).partitions
         [every] = plan(remote_log, TableQuery("orders")).partitions
     assert committed.decided_end_offset < committed.log_end_offset
@@ -300,7 +302,7 @@ def test_a_partition_on_its_way_out_is_left_out(remote_log: RemoteLogManager) ->
         partition = partition_of(number=number)
         marked = RemotePartitionDeleteMetadata(partition, PartitionDeleteState.MARKED, NOW)
         lease = held_by(remote_log, "test", partition)
-        remote_log.segments.put_remote_partition_delete_metadata(marked, lease)
+        remote_log.context.segments.put_remote_partition_delete_metadata(marked, lease)
         if number:
             planned = plan(remote_log, TableQuery("orders"))
             assert {partition for partition, _, _ in ranges(planned)} == {0}
@@ -319,12 +321,12 @@ def test_a_query_means_the_incarnation_that_is_not_deleted(remote_log: RemoteLog
         segment_id=RemoteLogSegmentId(earlier, topic_id("its segment")),
         state=SegmentState.COPY_SEGMENT_STARTED,
     )
-    remote_log.segments.add_remote_log_segment_metadata(begun, lease)
+    remote_log.context.segments.add_remote_log_segment_metadata(begun, lease)
     with pytest.raises(ConfigurationError, match=r"several .*topic id"):
         plan(remote_log, TableQuery("orders"))
     assert plan(remote_log, TableQuery("orders", earlier.topic_id)).topic_id == earlier.topic_id
     marked = RemotePartitionDeleteMetadata(earlier, PartitionDeleteState.MARKED, NOW)
-    remote_log.segments.put_remote_partition_delete_metadata(marked, lease)
+    remote_log.context.segments.put_remote_partition_delete_metadata(marked, lease)
     planned = plan(remote_log, TableQuery("orders"))
     assert (planned.topic_id, planned.notices) == (ORDERS_0.topic_id, ())
     assert {partition for partition, _, _ in ranges(planned)} == {0, 1}

@@ -44,7 +44,7 @@ FIRST = 5
 
 
 def splits_of(remote_log: RemoteLogManager, query: TableQuery, split_bytes: int) -> list[TableSplit]:
-    plan = plan_table(remote_log.segments, remote_log.storage, query)
+    plan = plan_table(remote_log.context.segments, remote_log.context.storage, query)
     return list(plan_splits(plan.ranges(), query.rows, split_bytes))
 
 
@@ -52,7 +52,7 @@ def rows_of(
     remote_log: RemoteLogManager, splits: Iterable[TableSplit], columns: Sequence[str] | None = None
 ) -> pa.Table:
     taken = TableColumns(columns)
-    batches = [batch for split in splits for batch in read_split(split, remote_log.storage, taken)]
+    batches = [batch for split in splits for batch in read_split(split, remote_log.context.storage, taken)]
     return pa.Table.from_batches(batches, taken.schema)
 
 
@@ -146,10 +146,10 @@ def test_an_index_that_is_broken_is_an_error(files: RemoteLogFiles, position: in
     """In the bundle it has a checksum of its own; here it is wrong in itself, as a store of somebody's may hand it."""
     with files.open() as remote_log:
         splits = splits_of(remote_log, TableQuery("orders"), 1 << 30)
-        storage = Mock(wraps=remote_log.storage)
+        storage = Mock(wraps=remote_log.context.storage)
 
         def fetch_index(metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
-            raw = bytearray(remote_log.storage.fetch_index(metadata, kind))
+            raw = bytearray(remote_log.context.storage.fetch_index(metadata, kind))
             raw[position] ^= 64
             return bytes(raw)
 
@@ -161,7 +161,7 @@ def test_an_index_that_is_broken_is_an_error(files: RemoteLogFiles, position: in
 def test_little_is_fetched_ahead_and_nothing_after_the_reader_is_gone(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         [split] = splits_of(remote_log, TableQuery("orders"), 1 << 30)
-        storage = Mock(wraps=remote_log.storage)
+        storage = Mock(wraps=remote_log.context.storage)
         reading = read_split(split, storage, TableColumns())
         next(reading)
         reading.close()  # type: ignore[attr-defined]  # a generator

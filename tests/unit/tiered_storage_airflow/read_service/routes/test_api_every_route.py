@@ -77,7 +77,7 @@ def files(logins: None, tmp_path: Path) -> RemoteLogFiles:
     with files.open() as remote_log:
         summary = RunSummary("copy_segments", "a-run", "plan", 1, {})
         path = f"runs/{folder_name('copy_segments', 'a-run')}/plan/summary.json"
-        remote_log.work.write_report(path, [summary], RunSummary)
+        remote_log.context.work.write_report(path, [summary], RunSummary)
     return files
 
 
@@ -119,7 +119,7 @@ async def mounted(files: RemoteLogFiles, seconds: float = 1.0) -> AsyncIterator[
 
     with (
         mock.patch.object(service, "open_by_hook", opened),
-        mock.patch.object(mounted_app, "_work_area", lambda _: opened().work),
+        mock.patch.object(mounted_app, "_work_area", lambda _: opened().context.work),
         mock.patch.object(DagModel, "get_team_name", staticmethod(lambda _: None)),
     ):
         async with app.router.lifespan_context(app):

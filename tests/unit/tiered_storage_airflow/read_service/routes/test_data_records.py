@@ -44,7 +44,7 @@ def test_records_are_given_as_json_lines_from_both_tiers(site: ReadServiceSite) 
 
 def test_leader_epochs_are_compared_as_a_broker_does(own_site: ReadServiceSite) -> None:
     def led_again(log: RemoteLogManager) -> None:
-        log.segments.put_lineage(ORDERS_0, (EpochEntry(0, 0), EpochEntry(3, 35)), held_by(log, "test"))
+        log.context.segments.put_lineage(ORDERS_0, (EpochEntry(0, 0), EpochEntry(3, 35)), held_by(log, "test"))
 
     def ask(**asked: int) -> tuple[int, dict[str, Any]]:
         answer = own_site.get(RECORDS, params={"offset": 35, **asked})

@@ -129,7 +129,7 @@ def test_a_segment_that_goes_is_gone(own_site: ReadServiceSite) -> None:
     def delete(log: RemoteLogManager) -> None:
         lease = held_by(log, "somebody", ORDERS_0)
         step = RemoteLogSegmentMetadataUpdate(segment_id, SegmentState.DELETE_SEGMENT_STARTED, 1)
-        log.segments.update_remote_log_segment_metadata(step, lease)
+        log.context.segments.update_remote_log_segment_metadata(step, lease)
 
     own_site.changed(delete)
     assert own_site.get(data_of(own_site)).status_code == 410
@@ -140,10 +140,12 @@ def test_segments_of_a_deleted_topic_and_below_the_log_start_are_gone(own_site: 
     from tiered_storage.remote_log.model import PartitionDeleteState, RemotePartitionDeleteMetadata
 
     first, second, _ = (DATA.format(segment.segment_id.id) for segment in own_site.segments())
-    own_site.changed(lambda log: log.segments.advance_log_start_offset(ORDERS_0, 12, held_by(log, "somebody")))
+    own_site.changed(lambda log: log.context.segments.advance_log_start_offset(ORDERS_0, 12, held_by(log, "somebody")))
     assert [own_site.get(path).status_code for path in (first, second)] == [410, 200]
     assert own_site.get(first.replace("/data", "/indexes/offset")).status_code == 410
     marked = RemotePartitionDeleteMetadata(ORDERS_0, PartitionDeleteState.MARKED, 1)
-    own_site.changed(lambda log: log.segments.put_remote_partition_delete_metadata(marked, held_by(log, "somebody")))
+    own_site.changed(
+        lambda log: log.context.segments.put_remote_partition_delete_metadata(marked, held_by(log, "somebody"))
+    )
     assert own_site.get(second).status_code == 410
     assert own_site.get(second.replace("/data", "/indexes/offset")).status_code == 410

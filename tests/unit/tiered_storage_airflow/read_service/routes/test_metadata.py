@@ -193,7 +193,9 @@ def begin_copy(site: ReadServiceSite, partition: TopicIdPartition) -> None:
     segment_id = RemoteLogSegmentId(partition, "B" * 21 + "Q")
     state = SegmentState.COPY_SEGMENT_STARTED
     begun = replace(site.segments()[0], segment_id=segment_id, custom_metadata=None, state=state, fencing_number=1)
-    site.changed(lambda log: log.segments.add_remote_log_segment_metadata(begun, held_by(log, "any", partition)))
+    site.changed(
+        lambda log: log.context.segments.add_remote_log_segment_metadata(begun, held_by(log, "any", partition))
+    )
 
 
 def test_lives_of_a_partition_stay_together_and_parts_come_to_an_end(own_site: ReadServiceSite) -> None:

@@ -29,8 +29,8 @@ def read_table(remote_log: RemoteLogManager, broken: list[BrokenBytes] | None = 
     take = None if broken is None else broken.append
     return [
         offset
-        for each in plan_table(remote_log.segments, remote_log.storage, query).ranges()
-        for rows in read_range(each, query.rows, remote_log.storage, columns, on_broken=take)
+        for each in plan_table(remote_log.context.segments, remote_log.context.storage, query).ranges()
+        for rows in read_range(each, query.rows, remote_log.context.storage, columns, on_broken=take)
         for offset in rows.column("offset").to_pylist()
     ]
 

@@ -66,8 +66,8 @@ def rows(remote_log: RemoteLogManager, on_broken: Callable[[BrokenBytes], None] 
     query, taken = TableQuery("orders"), TableColumns(["offset"])
     found: Iterable[pa.RecordBatch] = (
         batch
-        for each in plan_table(remote_log.segments, remote_log.storage, query).ranges()
-        for batch in read_range(each, query.rows, remote_log.storage, taken, on_broken=on_broken)
+        for each in plan_table(remote_log.context.segments, remote_log.context.storage, query).ranges()
+        for batch in read_range(each, query.rows, remote_log.context.storage, taken, on_broken=on_broken)
     )
     return [offset for batch in found for offset in batch.column("offset").to_pylist()]
 

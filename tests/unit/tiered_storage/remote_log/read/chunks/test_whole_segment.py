@@ -26,8 +26,8 @@ class Shortened(PassingStorage):
 def test_all_bytes_come_in_order_and_hold_every_batch(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
-        for segment in remote_log.segments.list_remote_log_segments(ORDERS_0):
-            content = list(fetch_whole(segment, remote_log.storage))
+        for segment in remote_log.context.segments.list_remote_log_segments(ORDERS_0):
+            content = list(fetch_whole(segment, remote_log.context.storage))
             batches = list(checked_batches(segment, content))
 
             assert b"".join(bytes(window) for window, _ in batches) == b"".join(content)
@@ -41,16 +41,16 @@ def test_a_flipped_bit_is_an_error_of_the_whole(tmp_path: Path) -> None:
     stored = files.objects(".log")[0]
     stored.write_bytes(bytes([stored.read_bytes()[0] ^ 1]) + stored.read_bytes()[1:])
     with files.open() as remote_log:
-        segment = next(iter(remote_log.segments.list_remote_log_segments(ORDERS_0)))
+        segment = next(iter(remote_log.context.segments.list_remote_log_segments(ORDERS_0)))
         with pytest.raises(RemoteObjectCorruptError, match=stored.name):
-            list(fetch_whole(segment, remote_log.storage))
+            list(fetch_whole(segment, remote_log.context.storage))
 
 
 def test_a_storage_that_returns_too_few_bytes_is_found_out(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
-        segment = next(iter(remote_log.segments.list_remote_log_segments(ORDERS_0)))
+        segment = next(iter(remote_log.context.segments.list_remote_log_segments(ORDERS_0)))
         with pytest.raises(RemoteObjectCorruptError, match=f"{segment.size - 1} bytes"):
-            list(fetch_whole(segment, Shortened(remote_log.storage)))
+            list(fetch_whole(segment, Shortened(remote_log.context.storage)))
         with pytest.raises(CorruptRecordError):
-            list(checked_batches(segment, Shortened(remote_log.storage).fetch_log_segment(segment)))
+            list(checked_batches(segment, Shortened(remote_log.context.storage).fetch_log_segment(segment)))

@@ -253,8 +253,8 @@ def test_rebuilt_metadata_prove_nothing_of_what_was_deleted(tmp_path: Path) -> N
     rebuild_metadata(settings, store_options(settings, {}), files.clock)
     files = at("leader", tmp_path, 13, **KEEPING)
     with files.open() as remote_log:
-        forbidden = remote_log.decided_topic(ORDERS_0)
-        remote_log.topics.put(replace(forbidden, local_deletion_allowed=True, remote_deletion_allowed=True))
+        forbidden = remote_log.context.decided_topic(ORDERS_0)
+        remote_log.context.topics.put(replace(forbidden, local_deletion_allowed=True, remote_deletion_allowed=True))
 
     held_back = retain(files, NOW)
 
@@ -318,8 +318,8 @@ def test_total_retention_that_keeps_more_when_the_directory_is_locked_is_obeyed(
     assert expire(files, now) == 20
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, now)
-        topic = remote_log.decided_topic(ORDERS_0)
-        remote_log.topics.put(replace(topic, properties={**topic.properties, "retention.ms": "-1"}))
+        topic = remote_log.context.decided_topic(ORDERS_0)
+        remote_log.context.topics.put(replace(topic, properties={**topic.properties, "retention.ms": "-1"}))
 
         report = remote_log.deletions.enforce_local_retention(plans)
         assert (report.trimmed, report.failures) == ((), ())

@@ -71,7 +71,7 @@ def plan_with(remote_log: RemoteLogManager, now: int = NOW, **limits: Any) -> Lo
     given = {"retention.ms": -1, **{name.replace("_", "."): value for name, value in limits.items()}}
     defaults = TopicSettings.parse("defaults", {})
     settings = TopicSettings.parse("orders", given).over(defaults, "orders")
-    return plan_local_retention(local_log(remote_log), remote_log.segments, settings, now)
+    return plan_local_retention(local_log(remote_log), remote_log.context.segments, settings, now)
 
 
 def bases(plan: LocalRetentionPlan) -> list[int]:
@@ -120,7 +120,7 @@ def test_segments_are_deleted_oldest_first_while_the_excess_is_at_least_their_si
 
 def test_the_active_segment_counts_but_is_never_deleted(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 35, held_by(remote_log, "test"))
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 35, held_by(remote_log, "test"))
 
         plan = plan_with(remote_log, NOW * 2, local_retention_bytes=0, local_retention_ms=0)
 
@@ -208,7 +208,7 @@ def test_a_remote_segment_under_deletion_covers_nothing(tmp_path: Path, state: S
         [_, second, _] = segments_of(remote_log)
         for step in (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED):
             if step <= state:
-                remote_log.segments.update_remote_log_segment_metadata(a_step(second, step), lease)
+                remote_log.context.segments.update_remote_log_segment_metadata(a_step(second, step), lease)
 
         assert bases(plan_with(remote_log, local_retention_bytes=0)) == [0]
 
@@ -226,7 +226,7 @@ def test_local_segments_below_the_global_log_start_go_without_any_remote_copy_wh
     tmp_path: Path, limits: dict[str, int]
 ) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
 
         plan = plan_with(remote_log, NOW + 10**9, remote_deletion_allowed=True, **limits)
 
@@ -241,7 +241,7 @@ def test_segments_below_the_global_log_start_stay_without_a_proof_that_they_are_
     tmp_path: Path, limits: dict[str, int]
 ) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
 
         plan = plan_with(remote_log, NOW + 10**9, remote_deletion_allowed=True, **limits)
 
@@ -251,7 +251,7 @@ def test_segments_below_the_global_log_start_stay_without_a_proof_that_they_are_
 
 def test_the_last_copy_below_the_global_log_start_stays_where_remote_deletion_is_not_allowed(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 15, held_by(remote_log, "test"))
 
         plan = plan_with(remote_log, local_deletion_allowed=True)
 
@@ -279,8 +279,8 @@ def test_the_part_of_a_segment_below_the_global_log_start_must_be_held_too(tmp_p
         lease = held_by(remote_log, "test")
         [first, *_] = segments_of(remote_log)
         for step in (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED):
-            remote_log.segments.update_remote_log_segment_metadata(a_step(first, step), lease)
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 5, lease)
+            remote_log.context.segments.update_remote_log_segment_metadata(a_step(first, step), lease)
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 5, lease)
 
         plan = plan_with(remote_log, local_retention_bytes=0)
 
@@ -291,7 +291,7 @@ def test_the_part_of_a_segment_below_the_global_log_start_must_be_held_too(tmp_p
 def test_a_segment_that_the_global_log_start_cuts_must_be_held_from_there_on(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         lease = held_by(remote_log, "test")
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 5, lease)
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 5, lease)
         plan = plan_with(remote_log, local_retention_bytes=TOTAL - SEGMENT_BYTES)
         assert bases(plan) == [0]
         assert len(plan.held_by) == 1
@@ -406,15 +406,15 @@ def test_a_broken_manifest_is_no_proof(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         [first, *_] = segments_of(remote_log)
-        ensure_present(first, remote_log.storage)
+        ensure_present(first, remote_log.context.storage)
 
         path = files.objects(".indexes")[0]
         flip_bit(path, path.read_bytes().index(b"format_version"))
         with pytest.raises(RemoteObjectCorruptError):
-            ensure_present(first, remote_log.storage)
+            ensure_present(first, remote_log.context.storage)
         files.objects(".indexes")[0].unlink()
         with pytest.raises(RemoteObjectNotFoundError):
-            ensure_present(first, remote_log.storage)
+            ensure_present(first, remote_log.context.storage)
 
 
 def test_one_partitions_failure_stops_no_other(tmp_path: Path) -> None:
@@ -515,12 +515,12 @@ def test_nothing_is_deleted_while_deletions_are_stopped(tmp_path: Path) -> None:
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         files.clock.now = NOW + 10_000_000
-        remote_log.safety.stop("a wrong mount", "ada")
+        remote_log.context.safety.stop("a wrong mount", "ada")
         with pytest.raises(DeletionRefusedError, match=r"ada .*2023-11-15 01:00:00 UTC \(a wrong mount\)"):
             remote_log.deletions.enforce_local_retention(plans)
         assert files.local_starts() == [0, 10, 20, 30]
 
-        remote_log.safety.lift("ada")
+        remote_log.context.safety.lift("ada")
         assert len(remote_log.deletions.enforce_local_retention(plans).trimmed) == 1
 
 
@@ -533,7 +533,7 @@ def test_a_stop_holds_from_the_next_partition_on(tmp_path: Path, monkeypatch: py
 
         def stopped_behind(self: LogDirectoryTrim, *given: Any) -> int:
             start = trim(self, *given)
-            remote_log.safety.stop("", "ada")
+            remote_log.context.safety.stop("", "ada")
             return start
 
         monkeypatch.setattr(LogDirectoryTrim, "trim", stopped_behind)
@@ -556,8 +556,8 @@ def test_a_right_that_was_taken_away_since_the_plan_is_asked_for_again(tmp_path:
 
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
-        decided = remote_log.decided_topic(ORDERS_0)
-        remote_log.topics.put(replace(decided, **lost))
+        decided = remote_log.context.decided_topic(ORDERS_0)
+        remote_log.context.topics.put(replace(decided, **lost))
         report = remote_log.deletions.enforce_local_retention(plans)
 
     assert report.trimmed == ()
@@ -573,7 +573,9 @@ def test_without_the_remote_right_a_plan_takes_only_what_is_held_whole(tmp_path:
         whole, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         end_below(remote_log, 10)
         partial, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
-        remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=False))
+        remote_log.context.topics.put(
+            replace(remote_log.context.decided_topic(ORDERS_0), remote_deletion_allowed=False)
+        )
 
         [failure] = remote_log.deletions.enforce_local_retention(partial).failures
         assert "the last copy" in failure.message
@@ -621,7 +623,7 @@ def _without_timestamps(remote_log: RemoteLogManager) -> None:
     lease = held_by(remote_log, "test")
     for segment in segments_of(remote_log):
         deleting = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
-        remote_log.segments.update_remote_log_segment_metadata(deleting, lease)
+        remote_log.context.segments.update_remote_log_segment_metadata(deleting, lease)
         added = replace(
             segment,
             segment_id=replace(segment.segment_id, id=segment.segment_id.id[::-1]),
@@ -630,9 +632,9 @@ def _without_timestamps(remote_log: RemoteLogManager) -> None:
             custom_metadata=None,
             fencing_number=lease.fencing_number,
         )
-        remote_log.segments.add_remote_log_segment_metadata(added, lease)
+        remote_log.context.segments.add_remote_log_segment_metadata(added, lease)
         finishing = a_step(added, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"where it is")
-        remote_log.segments.update_remote_log_segment_metadata(finishing, lease)
+        remote_log.context.segments.update_remote_log_segment_metadata(finishing, lease)
 
 
 # --------------------------------------------------------------------------------------------- a topic created again
@@ -692,13 +694,15 @@ def test_a_local_segment_that_rotted_stays(tmp_path: Path, verifies: bool) -> No
 def test_segments_below_the_global_log_start_stay_if_the_topic_id_is_derived(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
-        remote_log.segments.advance_log_start_offset(ORDERS_0, 20, held_by(remote_log, "expire"))
+        remote_log.context.segments.advance_log_start_offset(ORDERS_0, 20, held_by(remote_log, "expire"))
         log = local_log(remote_log)
         settings = TopicSettings.parse("orders", {"remote.deletion.allowed": True}).over(
             TopicSettings.parse("defaults", {}), "orders"
         )
-        known = plan_local_retention(log, remote_log.segments, settings, NOW)
-        derived = plan_local_retention(replace(log, topic_id_is_derived=True), remote_log.segments, settings, NOW)
+        known = plan_local_retention(log, remote_log.context.segments, settings, NOW)
+        derived = plan_local_retention(
+            replace(log, topic_id_is_derived=True), remote_log.context.segments, settings, NOW
+        )
 
     assert bases(known)[:2] == [0, 10]
     assert bases(derived) == []
@@ -717,8 +721,10 @@ def test_without_a_topic_id_what_is_held_by_segments_with_other_boundaries_stays
         settings = TopicSettings.parse("orders", {"local.retention.bytes": 1}).over(
             TopicSettings.parse("defaults", {}), "orders"
         )
-        known = plan_local_retention(recreated, remote_log.segments, settings, NOW)
-        derived = plan_local_retention(replace(recreated, topic_id_is_derived=True), remote_log.segments, settings, NOW)
+        known = plan_local_retention(recreated, remote_log.context.segments, settings, NOW)
+        derived = plan_local_retention(
+            replace(recreated, topic_id_is_derived=True), remote_log.context.segments, settings, NOW
+        )
 
     assert bases(known) == [0]
     assert bases(derived) == []
@@ -744,9 +750,12 @@ def test_a_setting_that_keeps_more_by_now_is_obeyed(tmp_path: Path, monkeypatch:
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
-        kept = {**remote_log.decided_topic(ORDERS_0).properties, "local.retention.bytes": str(TOTAL - SEGMENT_BYTES)}
-        topic = replace(remote_log.decided_topic(ORDERS_0), properties=kept)
-        just_before_the_second_look(monkeypatch, lambda: remote_log.topics.put(topic))
+        kept = {
+            **remote_log.context.decided_topic(ORDERS_0).properties,
+            "local.retention.bytes": str(TOTAL - SEGMENT_BYTES),
+        }
+        topic = replace(remote_log.context.decided_topic(ORDERS_0), properties=kept)
+        just_before_the_second_look(monkeypatch, lambda: remote_log.context.topics.put(topic))
 
         [trimmed] = remote_log.deletions.enforce_local_retention(plans).trimmed
         assert (bases(trimmed), trimmed.new_local_start) == ([0], 10)
@@ -759,8 +768,8 @@ def test_a_right_that_goes_between_both_looks_is_asked_for_again(
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
-        topic = replace(remote_log.decided_topic(ORDERS_0), local_deletion_allowed=False)
-        just_before_the_second_look(monkeypatch, lambda: remote_log.topics.put(topic))
+        topic = replace(remote_log.context.decided_topic(ORDERS_0), local_deletion_allowed=False)
+        just_before_the_second_look(monkeypatch, lambda: remote_log.context.topics.put(topic))
 
         [failure] = remote_log.deletions.enforce_local_retention(plans).failures
         assert "local deletion" in failure.message
@@ -771,7 +780,7 @@ def test_a_stop_between_both_looks_holds(tmp_path: Path, monkeypatch: pytest.Mon
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
-        just_before_the_second_look(monkeypatch, lambda: remote_log.safety.stop("now", "ada"))
+        just_before_the_second_look(monkeypatch, lambda: remote_log.context.safety.stop("now", "ada"))
 
         [failure] = remote_log.deletions.enforce_local_retention(plans).failures
         assert "ada stopped all deletions" in failure.message
@@ -788,7 +797,7 @@ def test_a_segment_that_lost_its_remote_copy_before_the_lock_stays(
 
         def marked() -> None:
             marking = a_step(second, SegmentState.DELETE_SEGMENT_STARTED)
-            remote_log.segments.update_remote_log_segment_metadata(marking, held_by(remote_log, "test"))
+            remote_log.context.segments.update_remote_log_segment_metadata(marking, held_by(remote_log, "test"))
 
         just_before_the_second_look(monkeypatch, marked)
         [trimmed] = remote_log.deletions.enforce_local_retention(plans).trimmed
@@ -867,10 +876,10 @@ def test_a_topic_that_is_marked_after_the_plan_is_not_trimmed(tmp_path: Path) ->
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         assert bases(plans[0]) == [0, 10, 20]
-        topic = remote_log.decided_topic(ORDERS_0)
-        remote_log.topics.put(replace(topic, remote_storage_enable=False))
+        topic = remote_log.context.decided_topic(ORDERS_0)
+        remote_log.context.topics.put(replace(topic, remote_storage_enable=False))
         remote_log.deletions.mark_topic_deleted(remote_log.deletions.plan_topic_deletion("orders"), "delete-topic")
-        remote_log.topics.put(topic)
+        remote_log.context.topics.put(topic)
 
         assert remote_log.deletions.enforce_local_retention(plans).trimmed == ()
     assert files.local_starts() == [0, 10, 20, 30]

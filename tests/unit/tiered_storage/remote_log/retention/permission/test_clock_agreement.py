@@ -39,7 +39,7 @@ def jumped(files: RemoteLogFiles, by: int) -> Iterator[RemoteLogManager]:
 
 
 def expire(remote_log: RemoteLogManager) -> None:
-    plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+    plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
     remote_log.deletions.mark_expired(plans, "expire")
 
 
@@ -50,7 +50,7 @@ def delete_records(remote_log: RemoteLogManager) -> None:
 
 
 def trim(remote_log: RemoteLogManager) -> None:
-    plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.clock())
+    plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.context.clock())
     remote_log.deletions.enforce_local_retention(plans)
 
 
@@ -64,7 +64,7 @@ def test_a_clock_ahead_of_the_stores_deletes_nothing(
         with pytest.raises(DeletionRefusedError, match=r"store's clock showed .*clock\.max\.skew"):
             deletes(remote_log)
         assert [state for _, state in states_of(remote_log)] == ["COPY_SEGMENT_FINISHED"] * 3
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 0
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
     assert (len(files.objects()), files.local_starts()) == (9, [0, 10, 20, 30])
 
 
@@ -119,7 +119,7 @@ def test_a_store_without_room_cannot_be_asked_and_holds_up_nothing(
         def full(*_: Any, **__: Any) -> WrittenObject:
             raise RemoteStorageFullError("no room")
 
-        monkeypatch.setattr(type(remote_log.storage._client), "put", full)  # type: ignore[attr-defined]
+        monkeypatch.setattr(type(remote_log.context.storage._client), "put", full)  # type: ignore[attr-defined]
         remote_log.deletions.clocks.ensure_agrees()
 
 
@@ -128,22 +128,22 @@ def test_a_partition_to_which_something_happened_later_than_now_is_left_and_othe
     topics = {name: {**ENABLED, "retention.bytes": 1} for name in ("clicks", "orders")}
     files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1}, topics=topics)
     with files.open() as remote_log:
-        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
-        [segment] = remote_log.segments.list_remote_log_segments(ORDERS_0)
-        lease = remote_log.leases.acquire(ORDERS_0, "test", 1_000)
-        with sqlite3.connect(remote_log.store.generation.where) as connection:
+        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
+        [segment] = remote_log.context.segments.list_remote_log_segments(ORDERS_0)
+        lease = remote_log.context.leases.acquire(ORDERS_0, "test", 1_000)
+        with sqlite3.connect(remote_log.context.store.generation.where) as connection:
             connection.execute(
                 "UPDATE segments SET event_timestamp = event_timestamp + ? WHERE segment_id = ?",
                 (WEEK, segment.segment_id.id),
             )
-        remote_log.leases.release(lease)
+        remote_log.context.leases.release(lease)
         done, [left] = remote_log.deletions.mark_expired(plans, "expire")
         assert [str(partition) for partition in done] == ["clicks-0"]
         assert "orders-0: segment" in left.message
         assert "became COPY_SEGMENT_FINISHED at 2023-11-22 01:00:00 UTC" in left.message
         assert "clock shows 2023-11-15 01:00:00 UTC" in left.message
 
-        trims, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.clock())
+        trims, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.context.clock())
         failures = remote_log.deletions.enforce_local_retention(trims).failures
         assert [failure.partition for failure in failures] == ["orders-0"]
 

@@ -63,7 +63,7 @@ def files(tmp_path: Path) -> RemoteLogFiles:
 
 
 def expire(remote_log: RemoteLogManager) -> None:
-    plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+    plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
     remote_log.deletions.mark_expired(plans, "expire")
     remote_log.deletions.delete_marked("expire")
 
@@ -75,13 +75,13 @@ def delete_records(remote_log: RemoteLogManager) -> None:
 
 
 def delete_topic(remote_log: RemoteLogManager) -> None:
-    shutil.rmtree(remote_log.settings.log_dirs[0] / "orders-0", ignore_errors=True)
+    shutil.rmtree(remote_log.context.settings.log_dirs[0] / "orders-0", ignore_errors=True)
     plan = remote_log.deletions.plan_topic_deletion("orders", topic_id("orders"))
     remote_log.deletions.mark_topic_deleted(plan, "delete-topic")
 
 
 def trim(remote_log: RemoteLogManager) -> None:
-    plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.clock())
+    plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.context.clock())
     remote_log.deletions.enforce_local_retention(plans)
 
 
@@ -515,7 +515,7 @@ def test_a_dry_run_reports_a_clock_that_was_never_read_and_records_nothing(files
     files.clock.step(YEAR)
     assert "never read" in run_on(files, "expire", "--dry-run").err
     with files.open() as remote_log:
-        assert remote_log.store.clock_readings.latest() is None
+        assert remote_log.context.store.clock_readings.latest() is None
 
 
 def test_a_store_with_a_clock_of_its_own_stands_above_the_reading(files: RemoteLogFiles) -> None:

@@ -63,7 +63,7 @@ def test_the_gate_is_open_for_an_allowed_topic_that_was_never_audited(remote_log
 
 
 def test_a_stop_goes_before_everything(remote_log: RemoteLogManager) -> None:
-    remote_log.safety.stop("a wrong mount", "ada")
+    remote_log.context.safety.stop("a wrong mount", "ada")
 
     permissions = remote_log.deletions.permissions
     assert set(refused(permissions)) == set(DeletionKind)
@@ -71,7 +71,7 @@ def test_a_stop_goes_before_everything(remote_log: RemoteLogManager) -> None:
     with pytest.raises(DeletionRefusedError, match="a wrong mount"):
         permissions.ensure_running()
 
-    remote_log.safety.lift("ada")
+    remote_log.context.safety.lift("ada")
     permissions.ensure_running()
     assert refused(permissions) == {}
 
@@ -87,7 +87,7 @@ def test_a_stop_goes_before_everything(remote_log: RemoteLogManager) -> None:
     ids=["no local right", "no remote right", "disabled", "nothing allowed"],
 )
 def test_each_kind_needs_its_own_right(remote_log: RemoteLogManager, topic: Topic, kinds: set[DeletionKind]) -> None:
-    remote_log.topics.put(topic)
+    remote_log.context.topics.put(topic)
 
     permissions = remote_log.deletions.permissions
     assert set(refused(permissions)) == kinds
@@ -104,25 +104,25 @@ def test_nothing_is_deleted_from_a_store_that_is_another_one(
 
 
 def test_an_audit_that_found_something_stops_trimming_alone(remote_log: RemoteLogManager) -> None:
-    remote_log.safety.put_audit_result(result(2))
+    remote_log.context.safety.put_audit_result(result(2))
     why = refused(remote_log.deletions.permissions)
     assert set(why) == {LOCAL}
     assert mentions(why[LOCAL], "audit", "topic orders")
     assert "2 things" in why[LOCAL]
 
-    remote_log.safety.put_audit_result(result(0, audited_at=2_000))
+    remote_log.context.safety.put_audit_result(result(0, audited_at=2_000))
     assert refused(remote_log.deletions.permissions) == {}
 
 
 def test_a_quick_audit_that_finds_nothing_takes_no_deep_ones_word_back(remote_log: RemoteLogManager) -> None:
-    remote_log.safety.put_audit_result(result(1, deep=True))
-    remote_log.safety.put_audit_result(result(0, audited_at=2_000))
+    remote_log.context.safety.put_audit_result(result(1, deep=True))
+    remote_log.context.safety.put_audit_result(result(0, audited_at=2_000))
 
     assert "the last deep audit" in refused(remote_log.deletions.permissions)[LOCAL]
 
 
 def test_a_store_whose_objects_nobody_knows_stops_every_kind(remote_log: RemoteLogManager) -> None:
-    remote_log.safety.put_audit_result(store_audit_result(500, 1_000, 1, 1_000, deep=False))
+    remote_log.context.safety.put_audit_result(store_audit_result(500, 1_000, 1, 1_000, deep=False))
 
     why = refused(remote_log.deletions.permissions)
     assert set(why) == set(DeletionKind)
@@ -164,13 +164,13 @@ def test_a_plan_leaves_out_what_an_audit_forbids_and_reports_it(tmp_path: Path) 
         assert len(remote_log.deletions.plan_local_retention(EVERYTHING, NOW)[0]) == 1
         assert len(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0]) == 1
 
-        remote_log.safety.put_audit_result(result(1))
+        remote_log.context.safety.put_audit_result(result(1))
         plans, [finding] = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         assert plans == []
         assert mentions(finding.message, "audit", "topic orders")
         assert len(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0]) == 1
 
-        remote_log.safety.put_audit_result(store_audit_result(500, 500, 1, 1_000, deep=False))
+        remote_log.context.safety.put_audit_result(store_audit_result(500, 500, 1, 1_000, deep=False))
         expiries, [finding] = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
         assert expiries == []
         assert mentions(finding.message, "audit of the store")
@@ -182,7 +182,7 @@ def test_an_audit_result_that_comes_after_the_plan_is_obeyed(tmp_path: Path) -> 
     with files.open() as remote_log:
         trims, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         expiries, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
-        remote_log.safety.put_audit_result(store_audit_result(500, 500, 1, 1_000, deep=False))
+        remote_log.context.safety.put_audit_result(store_audit_result(500, 500, 1, 1_000, deep=False))
 
         assert "nothing refers to 500" in remote_log.deletions.enforce_local_retention(trims).failures[0].message
         done, [left] = remote_log.deletions.mark_expired(expiries, "expire")

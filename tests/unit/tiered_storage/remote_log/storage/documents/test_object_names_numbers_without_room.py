@@ -72,7 +72,7 @@ def test_metadata_are_rebuilt_beside_a_document_with_an_impossible_number(
         done = run_on(files, "metadata", "take-over", "--yes")
         assert done.exit_code == 0, done.err
     with files.open() as remote_log:
-        assert remote_log.segments.log_start_offset(ORDERS_0) == 10
+        assert remote_log.context.segments.log_start_offset(ORDERS_0) == 10
         assert held_by(remote_log, "test").fencing_number < HIGHEST_NUMBER
 
 
@@ -99,7 +99,7 @@ def test_a_document_with_such_a_number_in_it_is_refused_by_name(field: str) -> N
 @pytest.mark.parametrize("command", ["rebuild-metadata", "take-over"])
 def test_the_last_number_before_that_is_an_error_that_names_the_object(files: RemoteLogFiles, command: str) -> None:
     with files.open() as remote_log:
-        remote_log.bind_store()
+        remote_log.context.bind_store()
     path = put_document(files, HIGHEST_NUMBER)
     if command == "rebuild-metadata":
         forget_metadata(files)
@@ -127,7 +127,7 @@ def test_a_lease_in_the_metadata_after_which_none_can_come_is_an_error(files: Re
     with files.open() as remote_log:
         for take in (
             lambda: held_by(remote_log, "test"),
-            lambda: remote_log.store.leases.begin_above({ORDERS_0: number + 1}),
+            lambda: remote_log.context.store.leases.begin_above({ORDERS_0: number + 1}),
         ):
             with pytest.raises(MetadataCorruptError, match=f"orders-0.*fencing number {number}"):
                 take()
