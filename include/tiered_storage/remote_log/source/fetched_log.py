@@ -101,7 +101,7 @@ class FetchedLog:
         self._next_offset = wanted.start_offset
         self._state: ProducerState | None = None
         """The producers where the fetched batches end; None: nothing was fetched yet."""
-        self._active: _SegmentBeingCut | None = None
+        self._active: _SegmentBeingRolled | None = None
         self._waiting: _Waiting | None = None
         self._kept: deque[LogSegment] = deque()
         """Closed segments of which any file is there."""
@@ -313,12 +313,12 @@ class FetchedLog:
             batches = batches.rows(count, len(batches))
         return None
 
-    def _open(self, base_offset: int) -> _SegmentBeingCut:
+    def _open(self, base_offset: int) -> _SegmentBeingRolled:
         files = LogSegment(base_offset, self._directory)
-        self._active = _SegmentBeingCut(files, self._rules, self._clock, self._take_spare())
+        self._active = _SegmentBeingRolled(files, self._rules, self._clock, self._take_spare())
         return self._active
 
-    def _close(self, active: _SegmentBeingCut) -> LocalSegment:
+    def _close(self, active: _SegmentBeingRolled) -> LocalSegment:
         """Close the active segment after what was taken."""
         end = self._next_offset
         active.finish()
@@ -368,7 +368,7 @@ class _Waiting:
         return _Waiting(kept, replace(batches, position=batches.position - begin), self.state, is_kept=True)
 
 
-class _SegmentBeingCut:
+class _SegmentBeingRolled:
     """One segment out of fetched batches: it takes them, in order, until a broker would roll. For one thread.
 
     Headers come as columns, straight out of the buffer that the answer was received into. To write over the pages of a

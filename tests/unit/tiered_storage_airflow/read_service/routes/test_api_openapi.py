@@ -75,7 +75,7 @@ def test_the_service_keeps_what_its_document_says(
     from schemathesis.checks import CHECKS, load_all_checks, not_a_server_error
 
     load_all_checks()
-    fitting = [not_a_server_error, *CHECKS.get_by_names(CONFORMANCE)]
+    conforming = CHECKS.get_by_names(CONFORMANCE)
     is_negative = mode == "negative"
     operation = schemathesis.openapi.from_dict(document)[path]["GET"]
     segment = site.segments()[0].segment_id.id
@@ -109,7 +109,9 @@ def test_the_service_keeps_what_its_document_says(
         else:
             statuses = allowed(name, path, places.get("topic"))
             assert statuses is None or answer.status_code in statuses
-        case.validate_response(answer, checks=fitting)
+        # A client that knows a newer leader than the service is asked to come back later.
+        is_ahead = "current_leader_epoch" in (asked.get("params") or {}) and "UnknownLeaderEpoch" in answer.text
+        case.validate_response(answer, checks=conforming if is_ahead else [not_a_server_error, *conforming])
         assert "Traceback" not in answer.text
         if "payments" not in MAY_SEE.get(name, ()):
             assert "payments" not in answer.text.replace(repr(places.get("topic")), "")
