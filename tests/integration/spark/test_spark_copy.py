@@ -17,6 +17,7 @@ from hdfs_native import Client
 
 from integration.spark_submit import SparkSubmit
 from servers.aws_roles import Account, Role, role_arn, running_account
+from servers.azurite import ACCOUNT, CONTAINER, KEY, azurite_server
 from servers.hdfs import RealHdfs, write_hadoop_settings
 from servers.real_kafka import RealKafka
 from servers.s3_proxy import Asked, Refusal
@@ -140,6 +141,25 @@ def test_workers_reach_hdfs_by_an_airflow_connection(
     folder = folder_of(real_hdfs, "tiering")
     monkeypatch.setenv("HADOOP_USER_NAME", "of-the-machine")
     assert owners_of_a_copy(spark_submit, real_hdfs, folder, tmp_path) == {"tiering"}
+
+
+def test_workers_reach_azure_by_an_airflow_connection(
+    spark_submit: SparkSubmit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with azurite_server(tmp_path / "azurite") as azure:
+        connection = {"conn_type": "wasb", "login": ACCOUNT, "password": KEY, "host": azure.url}
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
+        monkeypatch.setattr("support.tiered_site.store_options", RemoteStorageHook("lake").options)
+        assert "AIRFLOW_CONN_LAKE" not in spark_submit.environment
+        site = TieredSite(tmp_path / "site")
+        site.write_logs({"orders-0": 2})
+        places = {"rsm_config_url": f"az://{CONTAINER}/remote", "work_url": f"az://{CONTAINER}/work"}
+        site.configure({"orders": TIERED}, **places, rsm_config_allow_http=True)
+
+        spark_submit(site, "runs/first/1")
+
+        assert site.finished("orders-0") == [0, 10]
+        assert not (site.state / "remote").exists()
 
 
 @pytest.mark.nightly
