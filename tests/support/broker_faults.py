@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # its stubs do not export it
 
 from support.live_cluster import CopyLoop, LiveSite, wait_for
 from tiered_storage.kafka_log.files.offset_checkpoint import (
@@ -99,6 +100,12 @@ def kill_copies(_: BrokerCluster, __: str, copies: CopyLoop) -> None:
     """A copy is killed in the middle."""
     copies.kill()
     copies.wait_for_segments(3)
+
+
+def add_partitions(brokers: BrokerCluster, topic: str, count: int) -> None:
+    """Let a topic have `count` partitions."""
+    admin = brokers.admin()
+    admin.create_partitions([NewPartitions(topic, count)])[topic].result(REQUEST_SECONDS)
 
 
 def wait_for_replicas(brokers: BrokerCluster, topic: str) -> None:

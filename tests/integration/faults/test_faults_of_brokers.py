@@ -13,13 +13,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclOperation,
     AclPermissionType,
     AdminClient,
-    NewPartitions,
     ResourcePatternType,
     ResourceType,
 )
 
 from servers.kafka_programs import KafkaPrograms
 from support.broker_faults import (
+    add_partitions,
     by_fetch,
     kill_copies,
     kill_one_by_one,
@@ -73,12 +73,6 @@ def site(brokers: BrokerCluster, tmp_path: Path, topic: str) -> LiveSite:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger.csv")
-
-
-def add_partitions(brokers: BrokerCluster, topic: str, count: int) -> None:
-    """Let a topic have `count` partitions."""
-    admin = brokers.admin()
-    admin.create_partitions([NewPartitions(topic, count)])[topic].result(REQUEST_SECONDS)
 
 
 @pytest.mark.timeout(600)
