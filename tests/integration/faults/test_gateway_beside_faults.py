@@ -11,7 +11,7 @@ import pytest
 
 from servers.kafka_programs import KafkaPrograms
 from support.broker_faults import add_partitions, pass_leadership_on, wait_for_replicas
-from support.gateway_readers import GatewayReader, all_readers
+from support.gateway_readers import GatewayReader, LibrdkafkaReader, all_readers
 from support.gateways import running_gateway
 from support.live_cluster import SMALL_SEGMENTS, CopyLoop, TransactionalProducer, producer, rows_of, wait_for
 from support.remote_servers import RemoteServers, store_is_gone
@@ -56,7 +56,7 @@ def test_each_client_gets_each_record_once_whatever_fails(
 
     # A gateway needs metadata, also before anything is copied.
     site.open().close()
-    with ExitStack() as running, ExitStack() as gateway_runs:
+    with ExitStack() as gateway_runs, ExitStack() as running:
         gateway = gateway_runs.enter_context(running_gateway(site.config, port))
         through = gateway.bootstrap_servers
         load = running.enter_context(producer(site, TOPIC, ledger, bootstrap_servers=through))
@@ -84,6 +84,9 @@ def test_each_client_gets_each_record_once_whatever_fails(
 
         add_partitions(brokers, TOPIC, 4)
         with store_is_gone(remote_servers):
+            # It needs the store at once: the others may read what the brokers have.
+            late = LibrdkafkaReader(through, [TOPIC, DECIDED], "consumer", "read_uncommitted")
+            readers.append(running.enter_context(late))
             time.sleep(STORE_SECONDS)
         wait_for_more(readers)
         runs.wait_for_trims(4)
