@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,14 @@ from tiered_storage_airflow.demo_cluster.maven_jars import MavenJars, fetched_ja
 RealKafkaError = kafka_programs.KafkaProgramError
 
 _COMPILER = "org.eclipse.jdt.internal.compiler.batch.Main"
+
+_SCRIPTS = {
+    "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-delete-records.sh": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "kafka-get-offsets.sh": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+}
+"""The class that each script of a Kafka release runs."""
 
 # DumpLogSegments expects every log to begin at offset 0, the broker's own ones too.
 _BASE_OFFSET_COMPLAINT = re.compile(
@@ -42,6 +51,13 @@ class KafkaPrograms(kafka_programs.KafkaPrograms):
         jars = ":".join(map(str, self.jars))
         self.run(_COMPILER, "-17", "-proc:none", "-cp", jars, "-d", classes, file)
         return replace(self, jars=(*self.jars, classes))
+
+    def write_scripts(self, folder: Path) -> None:
+        """Write into `folder` the scripts of a Kafka release's bin folder, which the jars lack."""
+        for name, main_class in _SCRIPTS.items():
+            script = folder / name
+            script.write_text(f'#!/bin/sh\nexec {shlex.join(self.command(main_class))} "$@"\n')
+            script.chmod(0o755)
 
     def dump_log_segments(self, files: Iterable[Path]) -> dict[Path, str]:
         """Let DumpLogSegments decode `files`, down to the records; return what it says of each.

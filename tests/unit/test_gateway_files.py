@@ -38,6 +38,20 @@ def ensure_a_command(command: list[str]) -> None:
     assert all(option in shown.stdout for option in command[2:] if option.startswith("--"))
 
 
+def shown_commands(file: Path) -> list[list[str]]:
+    """The words of the commands in a file's comments. They need root or a container engine, so no test runs them."""
+    return [shlex.split(line) for line in re.findall(r"^#   (.*)", file.read_text(), re.MULTILINE)]
+
+
+def test_the_commands_that_the_files_show_name_these_files_and_each_other() -> None:
+    [install] = shown_commands(UNIT)
+    assert install[:2] == ["cp", UNIT.name]
+    assert install[-1] == UNIT.stem
+    build, start = shown_commands(RECIPE)
+    assert PROJECT / build[build.index("-f") + 1] == RECIPE
+    assert start[-1] == build[build.index("-t") + 1]
+
+
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     sections = unit()
     assert set(sections) - {"DEFAULT"} == {"Unit", "Service", "Install"}

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from servers.guarded_kafka import PASSWORD, READS, GuardedKafka
 from servers.kafka_programs import KafkaPrograms
@@ -21,6 +20,7 @@ from servers.real_kafka import RealKafka
 from support.command_line import run
 from support.kafka_clients import RealKafkaClient
 from support.live_sites import SMALL_SEGMENTS
+from support.pages import Page
 from support.records import varied_records
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.settings.settings import load_settings
@@ -30,7 +30,7 @@ from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE
 from tiered_storage_airflow.embedded.processes import wait_until
 
 PROJECT = Path(__file__).parents[3]
-PAGE = (PROJECT / "docs" / "live-cluster.md").read_text("utf-8")
+PAGE = Page.named("live-cluster.md")
 OWN, MANAGED = "From nothing to the first tiered topic", "A managed cluster"
 TRIM = "Delete at the brokers what is remote"
 TOOL = "org.apache.kafka.tools.AclCommand"
@@ -38,36 +38,6 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 DELETE = "delete-topic orders"
 IN_THE_TEXT = ("topics [a-z]+ '?orders[^`]*", "topics advise", "audit", DELETE)
 """Commands of ours in sentences, which have all that they need."""
-
-
-def blocks(title: str, language: str) -> list[str]:
-    """Return the code blocks of one language in a chapter of the page."""
-    chapter = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    return re.findall(rf"^ *```{language}\n(.*?)^ *```", chapter, re.DOTALL | re.MULTILINE)
-
-
-def commands(title: str) -> list[list[str]]:
-    """Return the words of each command in a chapter's blocks for a shell."""
-    lines = "".join(blocks(title, "sh")).replace("\\\n", "").splitlines()
-    return [shlex.split(line, comments=True) for line in lines if not line.lstrip().startswith(("export", '"'))]
-
-
-def run_all(title: str, config: Path) -> list[str]:
-    """Run our commands of a chapter, each of which succeeds; return their names."""
-    ours = [words[1:] for words in commands(title) if words[0] == ".venv/bin/tiered-storage"]
-    for words in ours:
-        result = run(*words, "--config", config)
-        assert result.exit_code == 0, (words, result.out, result.err)
-    return [words[0] for words in ours]
-
-
-def configured(title: str, root: Path, servers: str) -> Path:
-    """Write the settings of a chapter, with their folders below `root`."""
-    [text] = blocks(title, "yaml")
-    given = yaml.safe_load(text.replace("/srv/", f"{root}/srv/")) | {"bootstrap.servers": servers}
-    config = root / "settings.yaml"
-    config.write_text(yaml.safe_dump(given))
-    return config
 
 
 def fill(client: RealKafkaClient) -> None:
@@ -89,11 +59,11 @@ def test_the_walk_beside_brokers_of_ones_own_leads_to_a_tiered_topic(
 ) -> None:
     with RealKafka(kafka_programs, tmp_path / "kafka") as kafka:
         fill(kafka.client)
-        config = configured(OWN, tmp_path, kafka.bootstrap_servers)
+        config = PAGE.write_settings(OWN, tmp_path, bootstrap_servers=kafka.bootstrap_servers)
 
-        assert run_all(OWN, config)[-1] == "audit"
+        assert PAGE.run_ours(OWN, config)[-1] == "audit"
         assert copied(config)
-        assert run_all(TRIM, config)[-1] == "retain"
+        assert PAGE.run_ours(TRIM, config)[-1] == "retain"
         run_those_in_the_text(kafka.client, config)
 
 
@@ -101,7 +71,7 @@ def run_those_in_the_text(client: RealKafkaClient, config: Path) -> None:
     """Run the commands in the page's sentences and tables beside a broker that has `orders`, and see what they do."""
     client.create_topic("orders-eu", 1, SMALL_SEGMENTS)
     seen: list[str] = []
-    found = re.findall(rf"`(?:tiered-storage )?({'|'.join(IN_THE_TEXT)})`", PAGE)
+    found = re.findall(rf"`(?:tiered-storage )?({'|'.join(IN_THE_TEXT)})`", PAGE.text)
     for words in map(shlex.split, dict.fromkeys(found)):
         if words[0] == "delete-topic":
             assert run("topics", "allow-deletion", "orders", "--only", "remote", "--config", config).exit_code == 0
@@ -121,7 +91,9 @@ def run_those_in_the_text(client: RealKafkaClient, config: Path) -> None:
 
 @pytest.mark.nightly
 def test_the_page_shows_how_far_a_brokers_clock_is_off(kafka_programs: KafkaPrograms, tmp_path: Path) -> None:
-    [shown, clock] = re.findall(r"`kafka-console-consumer.sh (--property [^`]*)`, and compare with `([^`]*)`", PAGE)[0]
+    [shown, clock] = re.findall(
+        r"`kafka-console-consumer.sh (--property [^`]*)`, and compare with `([^`]*)`", PAGE.text
+    )[0]
     with RealKafka(kafka_programs, tmp_path / "kafka") as kafka:
         kafka.client.create_topic("stamped", 1, {"message.timestamp.type": "LogAppendTime"})
         before = int(subprocess.check_output(["bash", "-ec", clock]))
@@ -140,12 +112,14 @@ def test_from_a_clone_to_the_first_scheduled_copy_every_command_works_as_written
     kafka_programs: KafkaPrograms, tmp_path: Path
 ) -> None:
     """`make setup` really installs, `make up` really starts Airflow, and its schedule copies what came meanwhile."""
-    lines = [line.strip() for line in "".join(blocks(OWN, "sh")).splitlines()]
+    lines = [line.strip() for line in "".join(PAGE.blocks(OWN, "sh")).splitlines()]
     before_airflow, of_airflow = lines[: lines.index("make up")], lines[lines.index("make up") :]
     assert before_airflow[0] == "make setup"
     with RealKafka(kafka_programs, tmp_path / "kafka") as kafka, cloned(tmp_path / "clone") as clone:
         fill(kafka.client)
-        config = configured(OWN, tmp_path, kafka.bootstrap_servers).rename(clone / "include" / "tiered_storage.yaml")
+        config = PAGE.write_settings(OWN, tmp_path, bootstrap_servers=kafka.bootstrap_servers).rename(
+            clone / "include" / "tiered_storage.yaml"
+        )
         in_the_clone(clone, before_airflow)
         by_hand = copied(config)
         assert by_hand
@@ -195,12 +169,12 @@ def test_the_walk_beside_a_managed_cluster_leads_to_a_tiered_topic(
     guarded_broker: GuardedKafka, tmp_path: Path
 ) -> None:
     with managed(guarded_broker, tmp_path):
-        config = configured(MANAGED, tmp_path, guarded_broker.kafka.address("SASLTLS"))
+        config = PAGE.write_settings(MANAGED, tmp_path, bootstrap_servers=guarded_broker.kafka.address("SASLTLS"))
         before = run("copy", "--config", config, "--topics", "orders")
         assert before.exit_code == 1
         grant_as_shown(guarded_broker, tmp_path)
 
-        assert run_all(OWN, config)[-1] == "audit"
+        assert PAGE.run_ours(OWN, config)[-1] == "audit"
         assert copied(config)
         assert "--cluster" not in run("doctor", "--config", config).out
 
@@ -209,7 +183,7 @@ def test_the_walk_beside_a_managed_cluster_leads_to_a_tiered_topic(
 def managed(guarded: GuardedKafka, root: Path) -> Iterator[None]:
     """Have a topic `orders`, and the page's file of properties below `root`; at the end, nobody has a right to it."""
     fill(guarded.kafka.client)
-    [login] = blocks(MANAGED, "properties")
+    [login] = PAGE.blocks(MANAGED, "properties")
     file = root / "srv" / "remote-log" / "client.properties"
     file.parent.mkdir(parents=True)
     file.write_text(placed(re.sub(r"^ +", "", login, flags=re.MULTILINE), guarded))
@@ -223,7 +197,7 @@ def managed(guarded: GuardedKafka, root: Path) -> Iterator[None]:
 def grant_as_shown(guarded: GuardedKafka, root: Path) -> None:
     """Run the page's commands that grant rights."""
     (root / "admin.properties").write_text("")
-    tools = [words[1:] for words in commands(MANAGED) if words[0] == "kafka-acls.sh"]
+    tools = [words[1:] for words in PAGE.commands(MANAGED) if words[0] == "kafka-acls.sh"]
     assert len(tools) == 2
     changed = {
         "b-1.example.com:9096": guarded.kafka.bootstrap_servers,
@@ -239,9 +213,9 @@ def placed(text: str, guarded: GuardedKafka) -> str:
 
 
 def test_the_connection_of_the_page_has_the_properties_of_its_file(guarded_broker: GuardedKafka) -> None:
-    [shown] = re.findall(r"export AIRFLOW_CONN_KAFKA_ORDERS='(.*?)'\n", "".join(blocks(MANAGED, "sh")), re.DOTALL)
+    [shown] = re.findall(r"export AIRFLOW_CONN_KAFKA_ORDERS='(.*?)'\n", "".join(PAGE.blocks(MANAGED, "sh")), re.DOTALL)
     connection = json.loads(placed(shown, guarded_broker))
-    [login] = blocks(MANAGED, "properties")
+    [login] = PAGE.blocks(MANAGED, "properties")
     lines = (line.strip().partition("=") for line in placed(login, guarded_broker).splitlines())
     expected: Mapping[str, str] = {name: value for name, _, value in lines}
 
