@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.kafka_clients import RealKafkaClient
-from support.live_sites import LiveSite
+from support.kafka_clients import CODECS, RealKafkaClient
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
+from support.records import varied_records
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
 from tiered_storage.remote_log.model import SegmentState
@@ -53,6 +55,19 @@ def copied_and_trimmed(site: LiveSite, topic: str, partition: int = 0, more: int
     end = remote_end(site, topic, partition)
     site.kafka.client.delete_records(topic, partition, end + more)
     return end
+
+
+def trimmed_in_every_codec(site: LiveSite, topic: str, each: int = 300) -> list[Record]:
+    """Create a topic with `each` records in every codec; those of whole segments are then remote only."""
+    client = site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    records = [
+        record
+        for number, codec in enumerate(CODECS)
+        for record in client.produce(topic, varied_records(each, seed=number), codec=codec, batch_num_messages=20)
+    ]
+    assert 0 < copied_and_trimmed(site, topic) < len(records)
+    return records
 
 
 def remote_end(site: LiveSite, topic: str, partition: int = 0) -> int:

@@ -8,14 +8,19 @@ from contextlib import closing
 from datetime import timedelta
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from golden.aiokafka_clients import consume_all as consume_with_aiokafka
 from integration.java_consumer import consume_with_java, java_lines
 from servers.real_kafka import RealKafka
-from support.gateways import RunningGateway, copied_and_trimmed, fetch_until_answered, running_gateway
-from support.kafka_clients import CODECS, REQUEST_SECONDS, Isolation, send
+from support.gateways import (
+    RunningGateway,
+    copied_and_trimmed,
+    fetch_until_answered,
+    running_gateway,
+    trimmed_in_every_codec,
+)
+from support.kafka_clients import REQUEST_SECONDS, Isolation, send
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
 from tiered_storage.gateway.allowed_apis import FETCH
@@ -51,8 +56,6 @@ PLAIN, DECIDED, HOLED, AGAIN, UNTIERED, COPIED_ON, OPEN, HOT, SKIPPED, SHARED = 
     for name in ("plain", "decided", "holed", "again", "untiered", "copied-on", "open", "hot", "skipped", "shared")
 )
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
-EACH = 300
-"""Records by codec."""
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +72,7 @@ def site(real_kafka: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> Liv
 @pytest.fixture(scope="module")
 def sent(site: LiveSite) -> list[Record]:
     """The records of PLAIN, in every codec; those of whole segments are remote only."""
-    client = site.kafka.client
-    client.create_topic(PLAIN, 1, SMALL_SEGMENTS | LONG)
-    records = [
-        record
-        for number, codec in enumerate(CODECS)
-        for record in client.produce(PLAIN, varied_records(EACH, seed=number), codec=codec, batch_num_messages=20)
-    ]
-    end = copied_and_trimmed(site, PLAIN)
-    assert 0 < end < len(records)
-    return records
+    return trimmed_in_every_codec(site, PLAIN)
 
 
 @pytest.fixture(scope="module")
@@ -116,58 +110,6 @@ def fetched_once(
             apis.FETCH, message, deadline, FetchDecoder([position]), FetchBuffer(8 << 20).room, LARGEST_FRAME
         )
     return answer.partitions[0]
-
-
-def test_librdkafka_reads_trimmed_and_local_records_once_each(gateway: RunningGateway, sent: list[Record]) -> None:
-    assert gateway.client.consume_all(PLAIN) == sent
-
-
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_javas_console_consumer_reads_them_too(
-    site: LiveSite, gateway: RunningGateway, sent: list[Record], protocol: str
-) -> None:
-    found = consume_with_java(
-        site.kafka,
-        PLAIN,
-        most=len(sent),
-        bootstrap_servers=gateway.bootstrap_servers,
-        properties=[f"group.protocol={protocol}"],
-    )
-
-    assert found == java_lines(sent, 0)
-
-
-def test_aiokafka_reads_them_by_the_topics_name(gateway: RunningGateway, sent: list[Record]) -> None:
-    assert consume_with_aiokafka(gateway.bootstrap_servers, PLAIN, 0) == sent
-
-
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_reads_from_the_first_remote_offset_and_commits(
-    gateway: RunningGateway, sent: list[Record], protocol: str
-) -> None:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": gateway.bootstrap_servers,
-            "group.id": f"{PLAIN}-{protocol}",
-            "group.protocol": protocol,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.subscribe([PLAIN])
-    offsets: list[int] = []
-    try:
-        while len(offsets) < len(sent):
-            message = consumer.poll(REQUEST_SECONDS)
-            assert message is not None
-            assert message.error() is None
-            offsets.append(int(message.offset() or 0))
-        [committed] = consumer.commit(asynchronous=False)
-    finally:
-        consumer.close()
-
-    assert offsets == [record.offset for record in sent]
-    assert committed.offset == len(sent)
 
 
 def test_clients_see_no_address_but_the_gateways(gateway: RunningGateway) -> None:

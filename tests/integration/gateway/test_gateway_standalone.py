@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from golden.aiokafka_clients import consume_all as consume_with_aiokafka
 from integration.java_consumer import consume_with_java, java_lines
+from integration.kafka_python_consumer import consume_all as consume_with_kafka_python
 from servers.kafka_programs import KafkaPrograms
 from support.command_line import run
 from support.gateways import RunningGateway, fetch_until_answered, running_gateway
@@ -36,6 +37,7 @@ from support.records import USUAL_EXAMPLES, varied_records
 from support.standalone_gateways import DECIDED, PARTITIONS, PLAIN, TOPIC_IDS, StandaloneSite, written_site
 from tiered_storage.errors import ClusterRefusedError, SourceClusterError
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE, TOPIC_AUTHORIZATION_FAILED
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
@@ -85,8 +87,11 @@ def test_librdkafka_reads_each_record_of_both_tiers_once(
     assert found == wanted[partition]
 
 
-def test_aiokafka_reads_them_by_the_topics_name(site: StandaloneSite, gateway: RunningGateway) -> None:
-    assert consume_with_aiokafka(gateway.bootstrap_servers, PLAIN, 0) == site.records[PLAIN, 0]
+@pytest.mark.parametrize("consume", [consume_with_aiokafka, consume_with_kafka_python])
+def test_python_clients_read_them_by_the_topics_name(
+    site: StandaloneSite, gateway: RunningGateway, consume: Callable[[str, str, int], list[Record]]
+) -> None:
+    assert consume(gateway.bootstrap_servers, PLAIN, 1) == site.records[PLAIN, 1]
 
 
 def test_clients_list_and_describe_what_is_served(site: StandaloneSite, gateway: RunningGateway) -> None:
