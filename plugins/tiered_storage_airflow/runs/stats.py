@@ -31,6 +31,7 @@ def emit_metrics(topics: Iterable[TopicMetrics], cluster: str | None) -> None:
             gauge("copy_lag_segments", lag.segments, each.topic)
             gauge("copy_lag_bytes", lag.size, each.topic)
             gauge("untiered_tail_bytes", each.tail_size, each.topic)
+            gauge("untiered_tail_offsets", each.tail, each.topic)
             gauge("missing_offsets", each.missing, each.topic)
             if lag.ms is not None:
                 gauge("copy_lag_seconds", lag.ms / 1000, each.topic)
@@ -39,9 +40,11 @@ def emit_metrics(topics: Iterable[TopicMetrics], cluster: str | None) -> None:
             if each.margin_ms is not None:
                 gauge("retention_margin_seconds", each.margin_ms / 1000, each.topic)
         gauge("remote_bytes", segments.remote_size, each.topic)
+        gauge("unfinished_copies", segments.unfinished, each.topic)
         gauge("stuck_copies", segments.stuck, each.topic)
         gauge("failed_deletions", segments.failed_deletions, each.topic)
         gauge("delete_lag_segments", segments.deleting, each.topic)
+        gauge("delete_lag_bytes", segments.deleting_size, each.topic)
         gauge("unreadable_partitions", each.unreadable, each.topic)
         gauge("offset_violations", sum(each.violating.values()), each.topic)
 
