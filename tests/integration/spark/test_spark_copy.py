@@ -23,6 +23,7 @@ from servers.real_kafka import RealKafka
 from servers.s3_proxy import Asked, Refusal
 from support.command_line import mentions, run
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored
+from support.mount_namespaces import python_elsewhere
 from support.object_stores import OWN_STORE, S3Endpoint, localbucket_server
 from support.records import varied_records
 from support.tiered_site import TIERED, TieredSite
@@ -169,25 +170,25 @@ def test_workers_that_do_not_see_the_leaders_files_say_so_before_anything_is_cop
     topic = "out-of-the-workers-sight"
     real_kafka.client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
     real_kafka.client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
-    mounted = tmp_path / "mounted"
-    mounted.symlink_to(real_kafka.log_dir)
-    site = LiveSite(real_kafka, tmp_path, (topic,), {"broker.log.dirs": f"1={mounted}"})
+    site = LiveSite(real_kafka, tmp_path, (topic,), {"broker.log.dirs": f"1={real_kafka.log_dir}"})
+    empty, isolated = tmp_path / "empty", Path(spark_submit.environment["PYSPARK_PYTHON"])
+    empty.mkdir()
+    # Spark's driver sees the files, as the plan did, and its workers do not.
+    python = python_elsewhere(tmp_path / "python-elsewhere", empty, real_kafka.log_dir, isolated)
+    submit = replace(spark_submit, environment={**spark_submit.environment, "PYSPARK_PYTHON": str(python)})
     with site.open() as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "test")
         job = remote_log.write_copy_job("runs/unseen/1", begun)
-        # The host of the plan sees the files, and that of the worker does not.
-        mounted.unlink()
-        said, _ = spark_submit.run("copy_segments.py", remote_log.context.access(job.files))
+        said, _ = submit.run("copy_segments.py", remote_log.context.access(job.files))
         outcomes = list(job.outcomes())
         report = remote_log.commit_copy(outcomes)
 
     assert "copied 0 segments" in said
     assert len(outcomes) > 1
     assert report.committed == ()
-    for named in ("broker 1", str(mounted), "broker.log.dirs", "run the copy on a host that sees them"):
+    for named in ("broker 1", str(real_kafka.log_dir), "broker.log.dirs", "run the copy on a host that sees them"):
         assert named in report.failures[0].message
     assert [path for path in (tmp_path / "state" / "remote").rglob("*") if topic in str(path) and path.is_file()] == []
-    mounted.symlink_to(real_kafka.log_dir)
     assert len(site.copied()) == ensure_as_stored(site) > 1
 
 
