@@ -11,6 +11,7 @@ from fuzz.codec_targets import CODEC_TARGETS
 from fuzz.directory_targets import DIRECTORY_TARGETS
 from fuzz.dump_targets import DUMP_TARGETS
 from fuzz.file_targets import FILE_TARGETS
+from fuzz.gateway_targets import GATEWAY_TARGETS
 from fuzz.guarded_memory import GuardedRegion
 from fuzz.remote_targets import REMOTE_TARGETS
 from fuzz.target import Target
@@ -31,6 +32,7 @@ TARGETS = _by_name(
         *DUMP_TARGETS,
         *REMOTE_TARGETS,
         *WIRE_TARGETS,
+        *GATEWAY_TARGETS,
     )
 )
 WITH_KERNELS = [name for name, target in TARGETS.items() if target.has_kernels]

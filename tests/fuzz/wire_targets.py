@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -49,8 +49,11 @@ from tiered_storage.kafka_wire.partition_requests import (
 from tiered_storage.kafka_wire.topic_configs import read_topic_configs
 
 CORRELATION_ID = 1
-_TOPIC_ID = UUID(int=7 << 70)
-_DECODER = FetchDecoder([FetchPosition("orders", 0, 0, topic_id=encode_uuid(_TOPIC_ID.bytes))])
+TOPIC_ID = UUID(int=7 << 70)
+STRING = "segment.bytes"
+NUMBER = 1
+"""With TOPIC_ID, what fields of filled entities have."""
+_DECODER = FetchDecoder([FetchPosition("orders", 0, 0, topic_id=encode_uuid(TOPIC_ID.bytes))])
 _VERSIONS = (FETCH.oldest, 12, 13, FETCH.latest)
 """Without tagged fields, with them, by topic id, and with the latest of all."""
 
@@ -83,7 +86,7 @@ def _fetched_seeds() -> Iterable[bytes]:
             records=b"records",
             **({"diverging_epoch": kio.EpochEndOffset(epoch=1, end_offset=2)} if version > FETCH.oldest else {}),
         )
-        topic = entity(kio.FetchableTopicResponse, topic="orders", topic_id=_TOPIC_ID, partitions=(partition,))
+        topic = entity(kio.FetchableTopicResponse, topic="orders", topic_id=TOPIC_ID, partitions=(partition,))
         answer = kio.FetchResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, responses=(topic,))
         yield bytes([number]) + _framed(answer)
 
@@ -99,7 +102,7 @@ def _described_seeds() -> Iterable[bytes]:
         error_code=ErrorCode.none, partition_index=0, leader_id=1, replica_nodes=(1, 2), isr_nodes=(1,)
     )
     topic = kio.MetadataResponseTopic(
-        error_code=ErrorCode.none, name="orders", topic_id=_TOPIC_ID, partitions=(partition,)
+        error_code=ErrorCode.none, name="orders", topic_id=TOPIC_ID, partitions=(partition,)
     )
     yield _framed(
         kio.MetadataResponse(
@@ -128,10 +131,13 @@ _ANSWERS = [(api, version, read) for api, read in _READERS for version in sorted
 _VALUES: dict[str, Any] = {
     "bool": False,
     "bytes": b"bytes",
+    "datetime_i64": datetime(2026, 1, 1, tzinfo=UTC),
     "error_code": ErrorCode.none,
-    "string": "segment.bytes",
+    "records": b"records",
+    "string": STRING,
     "timedelta_i32": timedelta(0),
     "timedelta_i64": timedelta(hours=1),
+    "uuid": TOPIC_ID,
 }
 """Values of fields by kio's types; the others are numbers."""
 
@@ -147,10 +153,10 @@ def _answered(content: bytes) -> None:
 
 def _answered_seeds() -> Iterable[bytes]:
     for number, (api, version, _) in enumerate(_ANSWERS):
-        yield bytes([number]) + _framed(_filled(load_response_schema(api.key, version)))
+        yield bytes([number]) + _framed(filled(load_response_schema(api.key, version)))
 
 
-def _filled(kind: Any) -> Any:
+def filled(kind: Any) -> Any:
     """Return kio's entity of `kind` with a value in each field, and one element in each array."""
     hints = get_type_hints(kind)
     return kind(**{each.name: _value(each.metadata.get("kafka_type", ""), hints[each.name]) for each in fields(kind)})
@@ -161,7 +167,7 @@ def _value(name: str, hint: Any) -> Any:
     array = next((each for each in alternatives if get_origin(each) is tuple), None)
     if array is not None:
         return (_value(name, get_args(array)[0]),)
-    return _VALUES.get(name, 1) if name else _filled(alternatives[0])
+    return _VALUES.get(name, NUMBER) if name else filled(alternatives[0])
 
 
 WIRE_TARGETS = (

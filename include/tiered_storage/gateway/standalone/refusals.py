@@ -142,7 +142,7 @@ def _refused_offsets(version: int, asked: Any) -> Any:
                     metadata="",
                     error_code=REFUSED_GROUP,
                 )
-                for number in topic.partition_indexes
+                for number in elements(topic.partition_indexes)
             ),
         )
         for topic in asked.topics or ()

@@ -62,7 +62,7 @@ from tiered_storage.kafka_wire.connections.error_codes import (
     SASL_AUTHENTICATION_FAILED,
     UNSUPPORTED_SASL_MECHANISM,
 )
-from tiered_storage.kafka_wire.connections.frames import answer, decode_request, encode_answer
+from tiered_storage.kafka_wire.connections.frames import answer, decode_request, elements, encode_answer
 from tiered_storage.kafka_wire.server.fetch_request import take_fetch
 from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.request_header import RequestHeader, read_header
@@ -165,7 +165,7 @@ class StandaloneRequests:
         return [await self._answers[header.api.key](header.version, asked)]
 
     async def _coordinator(self, version: int, asked: Any) -> Any:
-        keys = asked.coordinator_keys if hasattr(asked, "coordinator_keys") else (asked.key,)
+        keys = elements(asked.coordinator_keys) if hasattr(asked, "coordinator_keys") else (asked.key,)
         if int(getattr(asked, "key_type", _GROUP_KEY)) == _GROUP_KEY:
             return self._log.descriptions.coordinators(version, keys, NO_ERROR, None)
         self._refuse(READ_ONLY)

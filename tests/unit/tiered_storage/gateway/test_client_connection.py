@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.wires import Wire, arrive, framed
 from tiered_storage.errors import ClusterUnreachableError, MalformedAnswerError
 from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tiered_storage.gateway.client_connection import (
@@ -21,7 +22,6 @@ from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.frames import request
 from tiered_storage.kafka_wire.server.frame_protocol import LINGER_SECONDS, Buffer, memory_of
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
-from unit.tiered_storage.kafka_wire.server.wires import Wire, arrive, framed
 
 LIMIT = 1 << 20
 LARGE = bytes(600_000)

@@ -11,6 +11,7 @@ from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
+from support.wires import Wire, arrive, framed
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.client_connection import ClientConnection
 from tiered_storage.gateway.client_requests import ClientRequests, user_of
@@ -21,7 +22,6 @@ from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.kafka_wire.connections.apis import METADATA, ApiVersions
 from tiered_storage.kafka_wire.connections.frames import encode_answer, encode_request, entity, request, request_module
-from unit.tiered_storage.kafka_wire.server.wires import Wire, arrive, framed
 
 OWN_FIRST = -1
 """The number of the gateway's own first request on a connection."""

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from support.wires import Wire, arrive, framed
 from tiered_storage.errors import MalformedAnswerError
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.standalone.connection import StandaloneConnection
 from tiered_storage.kafka_wire.server.frame_protocol import Buffer
-from unit.tiered_storage.kafka_wire.server.wires import Wire, arrive, framed
 
 
 class Joined:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.wires import Wire, arrive, framed
 from tiered_storage.errors import MalformedAnswerError
 from tiered_storage.kafka_wire.server import frame_protocol
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
-from unit.tiered_storage.kafka_wire.server.wires import Wire, arrive, framed
 
 LARGEST = 100_000
 
