@@ -5,8 +5,11 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Literal
 
 from hypothesis import strategies as st
 
@@ -102,6 +105,76 @@ def send_anything(gateway: RunningGateway, content: bytes, topic_id: bytes, piec
         with suppress(TimeoutError):
             while reads and opened.recv(1 << 16):
                 pass
+
+
+KEYS, VERSIONS, NAME_SIZES = st.integers(-2, 100), st.integers(-1, 20), st.sampled_from([-1, 0, 4, -2, 30_000])
+WRONG_SIZES = st.sampled_from([0, 3, -1, 12, 5000, 5 << 20, 100 << 20, (1 << 31) - 1])
+ENDS = ("closes", "closes its half", "resets")
+READ_SECONDS = 0.01
+"""How long one of many visits waits for answers."""
+CLOSE_BY_RESET = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What a client sends over one connection, in pieces of so many bytes, whether it reads, and how it ends."""
+
+    content: bytes
+    piece: int
+    reads: bool
+    end: Literal["closes", "closes its half", "resets"]
+
+    def pieces(self, topic_id: bytes) -> Iterator[bytes]:
+        """Cut the content, with the topic's true id."""
+        content = self.content.replace(decode_uuid(NO_TOPIC_ID), topic_id)
+        return (content[at : at + self.piece] for at in range(0, len(content), self.piece))
+
+
+@st.composite
+def any_frames(draw: st.DrawFn) -> bytes:
+    """A frame of any API and version, or one with a wrong size; nothing after its header makes sense."""
+    head = struct.pack(">hhih", draw(KEYS), draw(VERSIONS), draw(st.integers(-2, 3)), draw(NAME_SIZES))
+    body = head + draw(st.binary(max_size=60))
+    return framed(body) if draw(st.booleans()) else struct.pack(">i", draw(WRONG_SIZES)) + body
+
+
+def visits(topic: str) -> st.SearchStrategy[Visit]:
+    """Requests of clients with others among them that end the connection, while the client sends on."""
+    frames = st.lists(st.one_of(requests(topic), any_frames(), st.binary(max_size=40)), min_size=1, max_size=8)
+    return st.builds(
+        lambda parts, cut, *rest: Visit(b"".join(parts)[: -cut or None], *rest),
+        frames,
+        st.sampled_from([0, 1, 40]),
+        st.sampled_from([1 << 20, 7, 1]),
+        st.booleans(),
+        st.sampled_from(ENDS),
+    )
+
+
+def visit_together(gateway: RunningGateway, several: Sequence[Visit], topic_id: bytes) -> None:
+    """Open a connection for each of the visits, and send their pieces in turns."""
+    with ExitStack() as stack:
+        opened = [stack.enter_context(connected(gateway)) for _ in several]
+        for each in opened:
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for pieces in zip_longest(*(each.pieces(topic_id) for each in several), fillvalue=b""):
+            for each, piece in zip(opened, pieces, strict=True):
+                with suppress(ConnectionError):
+                    each.sendall(piece)
+        for each, visit in zip(opened, several, strict=True):
+            _leave(each, visit)
+
+
+def _leave(opened: socket.socket, visit: Visit) -> None:
+    opened.settimeout(READ_SECONDS)
+    # Its half of a connection that the gateway has closed cannot be closed either.
+    with suppress(OSError):
+        if visit.end == "closes its half":
+            opened.shutdown(socket.SHUT_WR)
+        while visit.reads and opened.recv(1 << 16):
+            pass
+    if visit.end == "resets":
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, CLOSE_BY_RESET)
 
 
 HOSTILE = {

@@ -6,7 +6,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -39,6 +39,8 @@ class RealKafkaClient:
     """Calls to the broker at `bootstrap_servers`; each opens what it needs and closes it."""
 
     bootstrap_servers: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Of librdkafka, for consumers."""
 
     def create_topic(
         self,
@@ -178,6 +180,7 @@ class RealKafkaClient:
                 "check.crcs": True,
                 # Waiting for more at the end is time that no test has.
                 "fetch.wait.max.ms": 10,
+                **self.properties,
             }
         )
 
