@@ -10,7 +10,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ElectionType,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -95,6 +104,17 @@ class RealKafkaClient:
         admin = self._admin()
         wanted = TopicPartition(topic, partition, before)
         admin.delete_records([wanted], operation_timeout=REQUEST_SECONDS)[wanted].result(REQUEST_SECONDS)
+
+    def elect_preferred(self, topic: str, partition: int = 0) -> None:
+        """Have the first replica of a partition lead it, once that is in sync."""
+        admin, deadline = self._admin(), time.monotonic() + REQUEST_SECONDS
+        wanted = TopicPartition(topic, partition)
+        while (error := admin.elect_leaders(ElectionType.PREFERRED, [wanted]).result(REQUEST_SECONDS)[wanted]) and (
+            error.code() != KafkaError.ELECTION_NOT_NEEDED
+        ):
+            if time.monotonic() > deadline:
+                raise RealKafkaClientError(f"{topic}-{partition}: {error}")
+            time.sleep(0.2)
 
     def topic_id(self, name: str) -> str:
         """Return the id of a topic, empty if it has none; one that was made just now the broker may not know yet."""

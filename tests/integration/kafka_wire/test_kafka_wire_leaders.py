@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ElectionType
-from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -79,21 +76,8 @@ def test_leaders_are_followed_wherever_they_go(brokers: tuple[RealKafka, RealKaf
 
         # It comes back and leads again, while the one asked so far runs on.
         second.start()
-        admin = AdminClient({"bootstrap.servers": first.bootstrap_servers})
-        _elect_preferred(admin)
+        first.client.elect_preferred(TOPIC)
         [again] = client.fetch([position], buffer).partitions
         assert (again.error_code, bytes(again.records)) == (0, batches)
         assert again.leader_epoch > 1
         assert client.metadata([TOPIC]).topics[TOPIC].partitions[0].leader == 2
-
-
-def _elect_preferred(admin: AdminClient) -> None:
-    """Have the first replica lead again once it is in sync."""
-    end = time.monotonic() + SECONDS
-    partition = ClientPartition(TOPIC, 0)
-    while True:
-        results = admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(SECONDS)
-        if results[partition] is None:
-            return
-        assert time.monotonic() < end, results
-        time.sleep(0.2)
