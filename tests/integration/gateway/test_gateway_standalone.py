@@ -353,7 +353,7 @@ def test_without_a_login_nothing_is_answered(guarded: Guarded) -> None:
     properties = guarded.properties("reader") | {"security.protocol": "SSL"}
 
     with ClusterClient.by_properties(properties) as client, pytest.raises(SourceClusterError):
-        client.metadata()
+        client.metadata(seconds=5)
 
 
 def test_a_password_that_was_changed_holds_from_the_next_login_on(guarded: Guarded) -> None:
