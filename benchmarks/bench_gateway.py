@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,10 @@ GOAL_PRODUCE = 1.6
 
 
 def read_rate(servers: str, ends: list[int]) -> float:
-    """Read all partitions of READ from offset 0 to `ends` (exclusive); return bytes a second, from the first record."""
+    """Read all partitions of READ from offset 0 to `ends` (exclusive) by librdkafka.
+
+    Return bytes of values a second, from the first record on.
+    """
     from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415 - the peer's
 
     consumer = Consumer(
@@ -112,26 +116,32 @@ def main() -> int:
             for number in range(PARTITIONS):
                 copied_and_trimmed(site, READ, number)
             rates["remote"] += _remote(gateway, ends, given.rounds)
-    for name, found in rates.items():
-        print(f"  {name}, MB/s of each round: {' '.join(f'{each / 1e6:.0f}' for each in found)}")
+    show(rates)
     for name, found in latencies.items():
         print(f"  produce, {name}, p99 (ms) of each round: {' '.join(f'{each * 1e3:.2f}' for each in found)}")
     return judge(
         [
-            _rate("librdkafka: remote through the gateway", rates["remote"], rates["direct"], GOAL_REMOTE),
-            _rate("librdkafka: local through the gateway", rates["local"], rates["direct"], GOAL_LOCAL),
+            goal_of("librdkafka: remote through the gateway", rates["remote"], rates["direct"], GOAL_REMOTE),
+            goal_of("librdkafka: local through the gateway", rates["local"], rates["direct"], GOAL_LOCAL),
             _p99(latencies["through"], latencies["direct"]),
         ]
     )
+
+
+def show(rates: Mapping[str, Sequence[float]]) -> None:
+    """Print the rates of each round, in bytes a second, by what was measured."""
+    for name, found in rates.items():
+        print(f"  {name}, MB/s of each round: {' '.join(f'{each / 1e6:.0f}' for each in found)}")
 
 
 def _remote(gateway: RunningGateway, ends: list[int], rounds: int) -> list[float]:
     return [read_rate(gateway.bootstrap_servers, ends) for _ in range(rounds)]
 
 
-def _rate(what: str, ours: list[float], direct: list[float], goal: float) -> Goal:
-    through, beside = median(ours), median(direct)
-    return Goal(what, f"{through / 1e6:.0f} MB/s", f"{beside / 1e6:.0f} MB/s direct local", through / beside, goal)
+def goal_of(what: str, ours: Sequence[float], theirs: Sequence[float], goal: float, peer: str = "direct local") -> Goal:
+    """Compare the medians of rates, in bytes a second."""
+    through, beside = median(ours), median(theirs)
+    return Goal(what, f"{through / 1e6:.0f} MB/s", f"{beside / 1e6:.0f} MB/s {peer}", through / beside, goal)
 
 
 def _p99(ours: list[float], direct: list[float]) -> Goal:
