@@ -89,6 +89,8 @@ def main() -> int:
             pass
         ends = [min(remote_end(site, READ, number), tiered[number]) for number in range(PARTITIONS)]
         gateway = running.enter_context(running_gateway(site.config, site.properties["gateway.port"]))
+        # The broker compiles what it runs often.
+        java_rate(kafka, kafka.bootstrap_servers, sum(ends))
         for _ in range(given.rounds):
             note("Java, direct local", java_rate(kafka, kafka.bootstrap_servers, sum(ends)))
             note("Java, local through the gateway", java_rate(kafka, gateway.bootstrap_servers, sum(ends)))
