@@ -73,13 +73,12 @@ def main() -> int:
         root, kafka = running.enter_context(one_broker(given.directory.resolve(), "gateway-peers-"))
         # The jar of LocalTieredStorage has settings by which every program with it logs to a file in its directory.
         running.enter_context(chdir(root))
-        from servers.kafka_programs import KafkaPrograms  # noqa: PLC0415 - the path to it is made by one_broker
-        from servers.tiering_kafka import local_tiering_kafka  # noqa: PLC0415 - as above
+        from servers.tiering_kafka import local_tiering_kafka  # noqa: PLC0415 - the path to it is made by one_broker
         from support.gateways import copied_and_trimmed, remote_end, running_gateway  # noqa: PLC0415 - as above
         from support.live_sites import LiveSite  # noqa: PLC0415 - as above
 
-        state = PROJECT_ROOT / ".state"
-        tiering = running.enter_context(local_tiering_kafka(KafkaPrograms.fetched(state), root / "tiering", state))
+        peer = local_tiering_kafka(kafka.programs, root / "tiering", PROJECT_ROOT / ".state")
+        tiering = running.enter_context(peer)
         for each, config in ((kafka, {"segment.bytes": str(SEGMENT_BYTES)}), (tiering, TIERED)):
             each.client.create_topic(READ, PARTITIONS, config)
             produce(each.bootstrap_servers, size, READ)
@@ -96,13 +95,14 @@ def main() -> int:
             note("Java, local through the gateway", java_rate(kafka, gateway.bootstrap_servers, sum(ends)))
         for number in range(PARTITIONS):
             copied_and_trimmed(site, READ, number)
+        java_rate(kafka, tiering.bootstrap_servers, sum(ends))
         for _ in range(given.rounds):
             note("Java, remote through the gateway", java_rate(kafka, gateway.bootstrap_servers, sum(ends)))
-            note("Java, remote from Kafka's tiering", java_rate(tiering, tiering.bootstrap_servers, sum(ends)))
+            note("Java, remote from Kafka's tiering", java_rate(kafka, tiering.bootstrap_servers, sum(ends)))
             note("librdkafka, remote through the gateway", read_rate(gateway.bootstrap_servers, ends))
             note("librdkafka, remote from Kafka's tiering", read_rate(tiering.bootstrap_servers, ends))
     show(rates)
-    direct, tiers = "direct local", "Kafka's own tiering"
+    direct, tiers = "direct local", "LocalTieredStorage"
     java, librdkafka = rates["Java, remote through the gateway"], rates["librdkafka, remote through the gateway"]
     return judge(
         [

@@ -1,7 +1,8 @@
 """Measures what the gateway itself can do: Fetch answers that nobody decodes, of two processes and from an S3 server.
 
 A raw client sends Fetch requests and looks at the headers of batches alone. One connection reads local records directly
-from the broker; two processes read remote records through the gateway, from a directory on the same disk. Then one
+from the broker; two processes read remote records, each through a gateway of one process, from a directory on the same
+disk. (Two workers on one port would both take one of the connections or not, by chance.) Then one
 process reads them through a gateway whose store is an S3 server on this machine, and our own reader does without it.
 """
 
@@ -74,21 +75,21 @@ def _end_of(found: FetchedPartition, offset: int) -> tuple[int, int]:
     return offset, place
 
 
-def rate_of(pool: ProcessPoolExecutor, servers: str, shares: Sequence[dict[int, int]]) -> float:
-    """Fetch each share of the partitions in a process of its own, all at once; return bytes a second of all."""
+def rate_of(pool: ProcessPoolExecutor, servers: Sequence[str], shares: Sequence[dict[int, int]]) -> float:
+    """Fetch each share of the partitions from its servers by a process, all at once; return bytes a second of all."""
     begun = time.perf_counter()
-    size = sum(pool.map(fetch_raw, [servers] * len(shares), shares))
+    size = sum(pool.map(fetch_raw, servers, shares))
     return size / (time.perf_counter() - begun)
 
 
 def reader_rate(config: Path, ends: dict[int, int]) -> float:
-    """Read the same by our reader, without the gateway and without a cache; return bytes a second."""
-    settings = load_settings(config)
-    begun, size = time.perf_counter(), 0
+    """Read the same by our reader, without the gateway; return bytes a second."""
+    settings, size = load_settings(config), 0
     with (
         RemoteLogManager.open(settings, wall_clock, store_options(settings)) as remote_log,
         BlockingLogReader(remote_log.open_log_reader()) as reader,
     ):
+        begun = time.perf_counter()
         for partition in remote_log.context.segments.list_partitions():
             for found in reader.batches(partition, 0, end_offset=ends[partition.partition]):
                 size += len(found.content)
@@ -123,8 +124,11 @@ def main() -> int:
         from support.gateways import copied_and_trimmed, remote_end, running_gateway  # noqa: PLC0415
         from support.live_sites import LiveSite  # noqa: PLC0415 - the path to it is made by one_broker
 
-        properties = {"gateway.port": free_first_port([1]), "gateway.workers": 2}
-        site = LiveSite(kafka, root, (READ,), properties)
+        site = LiveSite(kafka, root, (READ,), {"gateway.port": free_first_port([1])})
+        # Another gateway of the same remote log.
+        (root / "second").mkdir()
+        shared = {"state.directory": str(root / "state"), "gateway.port": free_first_port([1])}
+        second = replace(site, root=root / "second", properties=shared)
         on_s3 = running.enter_context(s3_site(site, root))
         kafka.client.create_topic(READ, PARTITIONS, {"segment.bytes": str(SEGMENT_BYTES)})
         produce(kafka.bootstrap_servers, given.megabytes << 20, READ)
@@ -137,21 +141,26 @@ def main() -> int:
         # The processes start, and the broker compiles what it runs often.
         list(pool.map(fetch_raw, [kafka.bootstrap_servers] * 2, halves))
         for _ in range(given.rounds):
-            rates["direct"].append(rate_of(pool, kafka.bootstrap_servers, [ends]))
+            rates["direct"].append(rate_of(pool, [kafka.bootstrap_servers], [ends]))
         for number in range(PARTITIONS):
             copied_and_trimmed(site, READ, number)
-        with running_gateway(site.config, site.properties["gateway.port"]) as gateway:
+        with ExitStack() as both:
+            two = [
+                both.enter_context(running_gateway(each.config, each.properties["gateway.port"])).bootstrap_servers
+                for each in (site, second)
+            ]
             for _ in range(given.rounds):
-                rates["two"].append(rate_of(pool, gateway.bootstrap_servers, halves))
+                rates["two"].append(rate_of(pool, two, halves))
         with running_gateway(on_s3.config, on_s3.properties["gateway.port"]) as gateway:
             for _ in range(given.rounds):
-                rates["s3"].append(rate_of(pool, gateway.bootstrap_servers, [ends]))
+                rates["s3"].append(rate_of(pool, [gateway.bootstrap_servers], [ends]))
                 rates["reader"].append(pool.submit(reader_rate, on_s3.config, ends).result())
     show(rates)
-    two = "raw client on two processes, remote"
     return judge(
         [
-            goal_of(two, rates["two"], rates["direct"], GOAL_OF_TWO, "one direct local"),
+            goal_of(
+                "raw client, two processes, remote", rates["two"], rates["direct"], GOAL_OF_TWO, "one direct local"
+            ),
             goal_of("raw client, remote from S3", rates["s3"], rates["reader"], GOAL_OF_READER, "our reader"),
         ]
     )

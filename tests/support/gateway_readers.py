@@ -60,6 +60,17 @@ class GatewayReader(Background):
             if self.only in (None, (place.topic, place.partition)) and self.keys.get(place) != key
         ]
 
+    def elsewhere(self, acknowledged: Mapping[bytes, Place]) -> list[str]:
+        """Return the acknowledged records that it got at another place than theirs."""
+        return [
+            f"{key.decode()} at {place}" for place, key in self.keys.items() if acknowledged.get(key, place) != place
+        ]
+
+    def lags(self, topic: str, log_starts: Mapping[int, int]) -> bool:
+        """Whether it still has to read what the brokers have deleted."""
+        read = {number: self.offsets[topic, number] for number in log_starts}
+        return any((read[number][-1] + 1 if read[number] else 0) < start for number, start in log_starts.items())
+
     def out_of_order(self) -> dict[tuple[str, int], list[int]]:
         """Return the offsets that came twice, or after a later one, by partition."""
         return {
@@ -70,11 +81,23 @@ class GatewayReader(Background):
 
 
 class LibrdkafkaReader(GatewayReader):
-    """confluent-kafka's consumer, alone in a group of `protocol`: classic, or consumer (KIP-848)."""
+    """confluent-kafka's consumer, alone in a group of `protocol`: classic, or consumer (KIP-848).
 
-    def __init__(self, bootstrap_servers: str, topics: list[str], protocol: str, isolation: str) -> None:
-        """Start nothing yet."""
-        super().__init__(f"librdkafka-{protocol}-{isolation}")
+    It waits for `pause_seconds` after each record, until somebody sets them to 0.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topics: list[str],
+        protocol: str,
+        isolation: str,
+        beside: str = "all",
+        pause_seconds: float = 0,
+    ) -> None:
+        """Start nothing yet; `beside` is the fault that it is for, a part of its name."""
+        super().__init__(f"librdkafka-{protocol}-{isolation}-{beside}")
+        self.pause_seconds = pause_seconds
         self.sees_aborted = isolation == "read_uncommitted"
         self._topics = topics
         self._is_incremental = protocol == "consumer"
@@ -88,6 +111,9 @@ class LibrdkafkaReader(GatewayReader):
             "auto.offset.reset": "error",
             "check.crcs": True,
             "topic.metadata.refresh.interval.ms": METADATA_MS,
+            # It asks for what it takes now: what it has asked for ahead would be there in a fault too.
+            "queued.max.messages.kbytes": 64,
+            "fetch.max.bytes": 1 << 20,
             "log_level": 0,
         }
 
@@ -99,6 +125,7 @@ class LibrdkafkaReader(GatewayReader):
                 message = consumer.poll(POLL_SECONDS)
                 if message is not None:
                     self._take_message(message)
+                    self._stopped.wait(self.pause_seconds)
 
     def _continue(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:

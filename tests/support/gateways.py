@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.kafka_clients import CODECS, RealKafkaClient
@@ -33,6 +34,8 @@ class RunningGateway:
     port: int
     log: Path
     process: subprocess.Popen[bytes]
+    killed: threading.Event = field(default_factory=threading.Event)
+    """Set once a test has killed it."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -40,6 +43,7 @@ class RunningGateway:
 
     def kill(self) -> None:
         """End it at once, as a lost machine would."""
+        self.killed.set()
         self.process.kill()
         self.process.wait()
 
@@ -113,8 +117,9 @@ def running_gateway(config: Path, port: int) -> Iterator[RunningGateway]:
         )
     try:
         _wait_until_ready(process, log)
-        yield RunningGateway(port, log, process)
-        if process.poll() != -signal.SIGKILL:
+        gateway = RunningGateway(port, log, process)
+        yield gateway
+        if not gateway.killed.is_set():
             process.send_signal(signal.SIGTERM)
             assert process.wait(STOP_SECONDS) == 0, log.read_text()
     finally:

@@ -246,8 +246,8 @@ class TransactionalProducer(Background):
             "topic.metadata.refresh.interval.ms": 2000,
             "log_level": 0,
         }
-        self.aborted: set[bytes] = set()
-        """The keys of transactions that were aborted on purpose."""
+        self.aborted: dict[bytes, Place] = {}
+        """Where the records of transactions are that were aborted on purpose, by key."""
         self.failures: list[str] = []
         """Why transactions failed: nobody knows whether these were committed."""
 
@@ -280,7 +280,7 @@ class TransactionalProducer(Background):
         sender.flush(PATIENCE_SECONDS)
         if number % 3 == 2:
             sender.abort_transaction(PATIENCE_SECONDS)
-            self.aborted.update(keys)
+            self.aborted |= places
             return
         sender.commit_transaction(PATIENCE_SECONDS)
         for key, place in places.items():

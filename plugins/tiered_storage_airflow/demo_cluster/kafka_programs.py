@@ -36,10 +36,11 @@ class KafkaProgramError(TieredStorageError):
 
 @dataclass(frozen=True, slots=True)
 class KafkaPrograms:
-    """Kafka's programs: the `java` that runs them and the jars they are in."""
+    """Kafka's programs: the `java` that runs them, the jars they are in, and Java's options."""
 
     java: Path
     jars: tuple[Path, ...]
+    jvm_options: tuple[str, ...] = _JVM_OPTIONS
 
     @classmethod
     def fetched(cls, state: Path) -> Self:
@@ -49,7 +50,7 @@ class KafkaPrograms:
     def command(self, main_class: str, *args: str) -> list[str]:
         """Return the command that runs a class."""
         class_path = ":".join(map(str, self.jars))
-        return [str(self.java), *_JVM_OPTIONS, "-cp", class_path, main_class, *args]
+        return [str(self.java), *self.jvm_options, "-cp", class_path, main_class, *args]
 
     def tool(self, main_class: str, *args: str | Path) -> str:
         """Run one of Kafka's tools to its end and return what it wrote to its standard output.

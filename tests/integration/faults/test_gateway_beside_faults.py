@@ -1,10 +1,13 @@
-"""Clients of all kinds read whole topics through a gateway, while all that it stands on fails, one after the other."""
+"""Clients of all kinds read through a gateway, while all that it stands on fails, one after the other.
+
+Beside those that follow the topics all the time, a reader begins in each fault at offset 0, which only the store has.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,10 @@ from servers.kafka_programs import KafkaPrograms
 from support.broker_faults import add_partitions, pass_leadership_on, wait_for_replicas
 from support.gateway_readers import GatewayReader, LibrdkafkaReader, all_readers
 from support.gateways import running_gateway
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, TransactionalProducer, producer, rows_of, wait_for
+from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, TransactionalProducer, producer, wait_for
 from support.remote_servers import RemoteServers, store_is_gone
 from tiered_storage_airflow.demo_cluster.brokers import NODES, free_first_port
-from tiered_storage_airflow.demo_cluster.ledger import Ledger
+from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400)]
 
@@ -28,6 +31,10 @@ TRIMMED = {
     "remote.deletion.allowed": True,
 }
 STORE_SECONDS = 60
+PAUSE_SECONDS = 0.005
+"""After each record of a reader that begins in a fault: it still reads old records at the end."""
+NO_CACHE = {"remote.log.reader.cache.memory.bytes": 0, "remote.log.reader.read.ahead.bytes": 0}
+"""What a gateway read before a fault does not help it in the fault."""
 CATCH_UP_SECONDS = 900
 MORE = 200
 """Records that a reader has to get after a fault."""
@@ -42,20 +49,32 @@ def wait_for_more(readers: Sequence[GatewayReader]) -> None:
     )
 
 
-def test_each_client_gets_each_record_once_whatever_fails(
-    remote_servers: RemoteServers, kafka_programs: KafkaPrograms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    brokers, port = remote_servers.brokers, free_first_port(NODES)
-    for name in (TOPIC, DECIDED):
-        brokers.create_topic(name, 3, SMALL_SEGMENTS)
-    topics = {"topics": dict.fromkeys((TOPIC, DECIDED), TRIMMED)}
-    site = remote_servers.site(tmp_path, TOPIC, {**topics, "gateway.port": port})
-    for name, value in site.environment.items():
-        monkeypatch.setenv(name, value)
-    ledger, decisions = Ledger(tmp_path / "ledger.csv"), Ledger(tmp_path / "decisions.csv")
+def ensure_none_twice(reader: GatewayReader, acknowledged: dict[bytes, Place], aborted: dict[bytes, Place]) -> None:
+    """See that it got no record twice or at another place, and none of an aborted transaction that it did not want."""
+    assert (reader.name, reader.failures, reader.out_of_order()) == (reader.name, [], {})
+    assert (reader.name, reader.elsewhere(acknowledged | aborted)) == (reader.name, [])
+    if not reader.sees_aborted:
+        assert not aborted.keys() & set(reader.keys.values()), reader.name
 
+
+@pytest.fixture
+def site(remote_servers: RemoteServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveSite:
+    for name in (TOPIC, DECIDED):
+        remote_servers.brokers.create_topic(name, 3, SMALL_SEGMENTS)
+    topics = {"topics": dict.fromkeys((TOPIC, DECIDED), TRIMMED)}
+    found = remote_servers.site(tmp_path, TOPIC, {**topics, **NO_CACHE, "gateway.port": free_first_port(NODES)})
+    for name, value in found.environment.items():
+        monkeypatch.setenv(name, value)
     # A gateway needs metadata, also before anything is copied.
-    site.open().close()
+    found.open().close()
+    return found
+
+
+def test_each_client_gets_each_record_once_whatever_fails(
+    remote_servers: RemoteServers, kafka_programs: KafkaPrograms, site: LiveSite, tmp_path: Path
+) -> None:
+    brokers, port = remote_servers.brokers, site.settings["gateway.port"]
+    ledger, decisions = Ledger(tmp_path / "ledger.csv"), Ledger(tmp_path / "decisions.csv")
     with ExitStack() as gateway_runs, ExitStack() as running:
         gateway = gateway_runs.enter_context(running_gateway(site.config, port))
         through = gateway.bootstrap_servers
@@ -69,43 +88,53 @@ def test_each_client_gets_each_record_once_whatever_fails(
             running.enter_context(reader)
         wait_for_more(readers)
 
+        @contextmanager
+        def fault(name: str, protocol: str, isolation: str, pause_seconds: float = PAUSE_SECONDS) -> Iterator[None]:
+            """Begin a reader at offset 0; at the end of the fault, it has not come to what the brokers have."""
+            reader = LibrdkafkaReader(through, [TOPIC, DECIDED], protocol, isolation, name, pause_seconds)
+            readers.append(running.enter_context(reader))
+            yield
+            assert reader.lags(TOPIC, site.log_starts(TOPIC)), name
+            reader.pause_seconds = 0
+            wait_for_more(readers)
+
         killed = brokers.leader(TOPIC, 0)
-        brokers.kill(killed)
-        wait_for_more(readers)
+        with fault("killed-broker", "classic", "read_committed"):
+            brokers.kill(killed)
+            wait_for_more(readers)
         brokers.start(killed)
         wait_for_replicas(brokers, TOPIC)
 
-        gateway.kill()
-        gateway_runs.enter_context(running_gateway(site.config, port))
-        wait_for_more(readers)
+        with fault("killed-gateway", "consumer", "read_uncommitted"):
+            wait_for_more(readers)
+            gateway.kill()
+            gateway_runs.enter_context(running_gateway(site.config, port))
 
-        pass_leadership_on(brokers, TOPIC)
-        wait_for_more(readers)
+        with fault("moved-leader", "consumer", "read_committed"):
+            pass_leadership_on(brokers, TOPIC)
+            add_partitions(brokers, TOPIC, 4)
 
-        add_partitions(brokers, TOPIC, 4)
-        with store_is_gone(remote_servers):
-            # It needs the store at once: the others may read what the brokers have.
-            late = LibrdkafkaReader(through, [TOPIC, DECIDED], "consumer", "read_uncommitted")
-            readers.append(running.enter_context(late))
+        # Without a pause: nothing but the store holds this reader up.
+        with fault("lost-store", "classic", "read_uncommitted", 0), store_is_gone(remote_servers):
             time.sleep(STORE_SECONDS)
-        wait_for_more(readers)
-        runs.wait_for_trims(4)
+        wait_for(lambda: site.log_starts(TOPIC, 4)[3] > 0, lambda: f"never trimmed: {site.log_starts(TOPIC, 4)}")
 
         load.stop()
         transactions.stop()
         acknowledged = ledger.acknowledged() | decisions.acknowledged()
+
+        def unread() -> dict[str, list[str]]:
+            """What each reader still has to read, those of aborted transactions included if it gets them."""
+            wanted = {True: acknowledged | transactions.aborted, False: acknowledged}
+            return {reader.name: left for reader in readers if (left := reader.unread(wanted[reader.sees_aborted]))}
+
         wait_for(
-            lambda: not any(reader.unread(acknowledged) for reader in readers),
-            lambda: str([(reader.name, reader.unread(acknowledged)[:3], reader.failures) for reader in readers]),
-            CATCH_UP_SECONDS,
+            lambda: not unread(), lambda: str({name: left[:3] for name, left in unread().items()}), CATCH_UP_SECONDS
         )
 
     assert {place.partition for place in ledger.acknowledged().values()} == {0, 1, 2, 3}
     for reader in readers:
-        assert (reader.name, reader.failures, reader.out_of_order()) == (reader.name, [], {})
-        aborted = transactions.aborted & set(reader.keys.values())
-        assert bool(aborted) == reader.sees_aborted, reader.name
-    assert [row for result in runs.others["retain"] for row in rows_of(result) if row["segments"]]
+        ensure_none_twice(reader, acknowledged, transactions.aborted)
     site.catch_up()
     site.ensure_exactly_once(ledger, TOPIC)
     site.ensure_exactly_once(decisions, DECIDED)
