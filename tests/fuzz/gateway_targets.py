@@ -83,7 +83,7 @@ _READ = (
     SASL_HANDSHAKE,
     SASL_AUTHENTICATE,
 )
-"""The requests of which a gateway before brokers reads more than the header, and two."""
+"""The APIs whose requests are sent to a gateway before brokers."""
 _PARTITION = TopicIdPartition("cluster", encode_uuid(TOPIC_ID.bytes), NUMBER, STRING)
 """Filled requests name it."""
 _SETTINGS = Settings()

@@ -14,6 +14,7 @@ from typing import Literal
 from hypothesis import strategies as st
 
 from support.gateways import RunningGateway
+from support.wires import framed
 from tiered_storage.gateway.allowed_apis import (
     API_VERSIONS,
     DESCRIBE_CLUSTER,
@@ -51,10 +52,6 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
-
-
-def framed(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
 
 
 ASKED = (

@@ -8,19 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
+from support.small_disks import ensure_may_mount
 
 
 def elsewhere(command: Sequence[str | Path], shown: Path, directory: Path) -> list[str]:
     """Return `command` for a mount namespace of its own, where `directory` shows the folder `shown`."""
     mounted = 'mount --bind "$0" "$1" && shift && exec "$@"'
     found = ["unshare", "--mount", "sh", "-c", mounted, *map(str, (shown, directory))]
-    done = subprocess.run([*found, "true"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.fail(
-            f"this test takes the right to mount ({done.stderr.strip()}): run the tests as root, or under `unshare "
-            "--map-root-user --mount`"
-        )
+    ensure_may_mount(subprocess.run([*found, "true"], capture_output=True, text=True, check=False))
     return [*found, *map(str, command)]
 
 

@@ -29,14 +29,19 @@ def bind_mount(real: Path, directory: Path) -> Iterator[None]:
         yield
 
 
+def ensure_may_mount(tried: subprocess.CompletedProcess[str]) -> None:
+    """Fail the test, and say how to run it, if a program that mounts was not allowed to."""
+    if tried.returncode:
+        pytest.fail(
+            f"this test takes the right to mount ({tried.stderr.strip()}): run the tests as root, or under `unshare "
+            "--map-root-user --mount`"
+        )
+
+
 @contextmanager
 def _mounted(what: list[str], directory: Path) -> Iterator[None]:
     done = subprocess.run(["mount", *what, str(directory)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.fail(
-            f"this test takes the right to mount ({done.stderr.strip()}): run the tests as root, or under `unshare "
-            "--map-root-user --mount`"
-        )
+    ensure_may_mount(done)
     try:
         yield
     finally:

@@ -95,6 +95,12 @@ def _of_an_earlier_topic(site: LiveSite, folder: Path) -> None:
     write_topic_id(folder / f"{site.topics[0]}-0" / PARTITION_METADATA, random_uuid())
 
 
+def sent_files(site: LiveSite) -> list[Path]:
+    """What the store has of the topic."""
+    store = site.root / "state" / "remote"
+    return [path for path in store.rglob("*") if site.topics[0] in str(path) and path.is_file()]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -119,9 +125,9 @@ def test_a_worker_that_sees_another_folder_names_it_and_sends_nothing(
         assert outcome.failure is not None
         assert mentions(outcome.failure.message, reason)
         assert str(site.kafka.log_dir) in outcome.failure.message
-    store = site.root / "state" / "remote"
-    assert [path for path in store.rglob("*") if site.topics[0] in str(path) and path.is_file()] == []
+    assert sent_files(site) == []
     assert len(site.copied()) == ensure_as_stored(site) > 1
+    assert sent_files(site) != []
 
 
 def test_a_worker_that_sees_an_earlier_state_of_the_folder_sends_what_the_broker_has(site: LiveSite) -> None:

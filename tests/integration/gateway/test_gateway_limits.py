@@ -22,7 +22,6 @@ from support.gateways import RunningGateway, copied_and_trimmed, running_gateway
 from support.hostile_clients import (
     HOSTILE,
     connected,
-    framed,
     is_closed_by_the_other_side,
     requests,
     send_anything,
@@ -30,6 +29,7 @@ from support.hostile_clients import (
 )
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import USUAL_EXAMPLES, varied_records
+from support.wires import framed
 from tiered_storage.gateway.allowed_apis import (
     API_VERSIONS,
     FETCH,

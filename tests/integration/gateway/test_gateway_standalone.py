@@ -87,7 +87,9 @@ def test_librdkafka_reads_each_record_of_both_tiers_once(
     assert found == wanted[partition]
 
 
-@pytest.mark.parametrize("consume", [consume_with_aiokafka, consume_with_kafka_python])
+@pytest.mark.parametrize(
+    "consume", [consume_with_aiokafka, consume_with_kafka_python], ids=["aiokafka", "kafka-python"]
+)
 def test_python_clients_read_them_by_the_topics_name(
     site: StandaloneSite, gateway: RunningGateway, consume: Callable[[str, str, int], list[Record]]
 ) -> None:
