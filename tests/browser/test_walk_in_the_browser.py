@@ -18,7 +18,7 @@ from tiered_storage_airflow.embedded.credentials import ADMIN
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400)]
 
-MOST_BYTES_OF_A_PICTURE = 200_000
+MOST_BYTES_OF_A_PICTURE = 250_000
 PICTURES = (
     "backfill-form",
     "backfill-runs",
