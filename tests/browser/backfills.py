@@ -101,6 +101,8 @@ def _airflow(stage: Stage, windows: Sequence[int], *options: str) -> None:
             return
         if "database is locked" not in done.stderr:
             break
+        # It may have begun before it failed, and another beside it is refused.
+        wait_until(lambda: not stage.api.running_backfills(COPY), RUN_WITHIN, interval=1)
     raise AssertionError(f"airflow backfill create failed:\n{done.stdout}\n{done.stderr}")
 
 
