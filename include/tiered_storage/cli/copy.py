@@ -81,9 +81,9 @@ def plan(
     """Show which closed segments a copy would copy, and which it leaves out and why. Changes nothing."""
     output = Output(as_json)
     with opened(config, output, only_looks=True) as remote_log:
-        selection = known_selection(remote_log, topics, partitions)
+        selection = known_selection(remote_log.context, topics, partitions)
         due = remote_log.plan_copy(selection, max_segments=max_segments)
-        chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
+        chosen = [one for one in named_partitions(remote_log.context) if selection.matches(one.topic, one.partition)]
         enabled = [one for one in chosen if remote_log.context.decided_topic(one).remote_storage_enable]
         _show_plan(due, _left_out(remote_log, selection), output, remote_log.deletions.past_retention(enabled))
 
@@ -100,12 +100,14 @@ def copy(
     """Copy closed segments to the remote tier and commit their metadata, in this process."""
     output = Output(as_json)
     with opened(config, output, create=not dry_run, only_looks=dry_run) as remote_log:
-        selection = known_selection(remote_log, topics, partitions)
+        selection = known_selection(remote_log.context, topics, partitions)
         due = remote_log.plan_copy(selection, max_segments=max_segments)
         if dry_run:
             _show_plan(due, _left_out(remote_log, selection), output)
             return
-        refused = refused_by_decision(remote_log, selection, partial(_why_not_copied, remote_log.context.settings))
+        refused = refused_by_decision(
+            remote_log.context, selection, partial(_why_not_copied, remote_log.context.settings)
+        )
         begun = remote_log.begin_copy(due, lease_owner("copy"))
         report, has_hung = copy_here(remote_log, begun, workers, output)
     rows = [
@@ -149,7 +151,7 @@ def retain(
     check_plan_options(plan_file, save_plan_to, dry_run=dry_run, chosen=chosen)
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = known_selection(remote_log, topics, partitions)
+        selection = known_selection(remote_log.context, topics, partitions)
         plans, troubles = made_or_read(
             lambda: remote_log.deletions.plan_local_retention(selection, wall_clock(), max_segments=max_segments),
             LocalRetentionPlan,
@@ -172,7 +174,7 @@ def retain(
                 for plan in plans
                 if plan.topic_id_partition in trimmed or not plan.segments
             ]
-            refused = refused_by_decision(remote_log, selection, _why_not_trimmed) if plan_file is None else []
+            refused = refused_by_decision(remote_log.context, selection, _why_not_trimmed) if plan_file is None else []
             troubles = [*troubles, *refused, *report.failures, *_stopped(report.stopped)]
     waiting = _held_back(plans, waits=True)
     troubles += _held_back(plans, waits=False)
@@ -206,7 +208,7 @@ def expire(
     output = Output(as_json)
     owner = lease_owner("expire")
     with opened(config, output) as remote_log:
-        selection = known_selection(remote_log, topics, partitions)
+        selection = known_selection(remote_log.context, topics, partitions)
         plans, troubles = made_or_read(
             lambda: remote_log.deletions.plan_expiry(selection, wall_clock(), max_segments),
             ExpiryPlan,
@@ -223,12 +225,12 @@ def expire(
             on_moved = said("deleted", remote_log.deletions.marked(selection, only), output)
             report = remote_log.deletions.delete_marked(owner, selection, only, on_moved)
             plans = [plan for plan in plans if plan.topic_id_partition in done]
-            refused = refused_by_decision(remote_log, selection, _why_not_expired) if plan_file is None else []
+            refused = refused_by_decision(remote_log.context, selection, _why_not_expired) if plan_file is None else []
             troubles = [*troubles, *refused, *left, *report.left, *report.failures, *_stopped(report.stopped)]
             deleted = len(report.deleted)
         marked = remote_log.deletions.pending_deletions(selection)
         if plans:
-            show_grace(remote_log, output)
+            show_grace(remote_log.context, output)
     due = [one for one in marked if dry_run and (one.segments or one.leftovers or one.as_a_whole)]
     waiting = [one for one in marked if one.waiting]
     output.rows(
@@ -344,21 +346,17 @@ def copy_here(
     from tiered_storage.remote_log.jobs.groups import JobThreads
     from tiered_storage.remote_log.jobs.throttle import QuotaLimit
 
-    given_up = Event()
+    context, given_up = remote_log.context, Event()
     with remote_log.held(begun, lambda: not given_up.is_set()):
         # The same steps as a run from Airflow, with threads of this process in place of Spark.
         job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
-        _, description = CopyJob.read(remote_log.context.work, job.files.folder)
+        _, description = CopyJob.read(context.work, job.files.folder)
 
         limit = QuotaLimit(description.quota)
 
         def run_group(number: int) -> None:
             sizes = description.sizes
-            storage, clock, access = (
-                remote_log.context.storage,
-                remote_log.context.clock,
-                remote_log.context.source.access,
-            )
+            storage, clock, access = context.storage, context.clock, context.source.access
             job.run_group(number, storage, sizes, clock, PROGRESS_SHOWN_SECONDS, limit, access)
 
         threads = JobThreads(job.groups, workers, run_group)
@@ -367,7 +365,7 @@ def copy_here(
             given_up.set()
             threads.give_up()
 
-        stuck_after_ms = remote_log.context.settings.copy_stuck_after_ms
+        stuck_after_ms = context.settings.copy_stuck_after_ms
         with watched(job.files, job.size_of(begun.tasks), stuck_after_ms, give_up, output) as watch:
             threads.run()
         report = remote_log.commit_copy(job.outcomes(watch.stuck))
@@ -383,7 +381,7 @@ class _LeftOut:
 
 
 def _left_out(remote_log: RemoteLogManager, selection: Selection) -> _LeftOut:
-    chosen = chosen_topics(remote_log, selection)
+    chosen = chosen_topics(remote_log.context, selection)
     disabled = dict.fromkeys(topic.name for topic in chosen if not topic.remote_storage_enable)
     paused = dict.fromkeys(topic.name for topic in chosen if _is_paused(topic, remote_log.context.settings))
     return _LeftOut(list(disabled), list(paused))

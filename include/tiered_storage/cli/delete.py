@@ -67,7 +67,7 @@ def delete_records(
         elif planned is not None:
             done, left = remote_log.deletions.mark_expired([planned], lease_owner("delete-records"), gives_up=give_up)
         if planned is not None and (dry_run or done):
-            show_grace(remote_log, output, topic)
+            show_grace(remote_log.context, output, topic)
     rows = []
     if planned is not None and (dry_run or found in done):
         rows = [(str(found), planned.new_log_start, len(planned.segments), planned.size)]
@@ -100,7 +100,7 @@ def delete_topic(
         else:
             marked, left = remote_log.deletions.mark_topic_deleted(planned, lease_owner("delete-topic"))
         if marked:
-            show_grace(remote_log, output, topic)
+            show_grace(remote_log.context, output, topic)
         states = remote_log.context.segments.partition_states()
     rows = []
     for one in planned.partitions:

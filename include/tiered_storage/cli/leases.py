@@ -10,7 +10,7 @@ from tiered_storage.cli.common.output import Output
 from tiered_storage.cli.common.session import ConfigOption, JsonOption, lease_owner, opened
 from tiered_storage.clock import as_date
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.source.partition_log import NamedPartition
 
@@ -30,7 +30,7 @@ def list_leases(config: ConfigOption = None, as_json: JsonOption = False) -> Non
     """Show every lease that has not expired, the one that expires last first."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        held = _held(remote_log)
+        held = _held(remote_log.context)
     output.rows("Leases", _COLUMNS, list(map(_row, held)))
 
 
@@ -49,7 +49,7 @@ def end(
     """
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        held = _held(remote_log)
+        held = _held(remote_log.context)
         named = [
             lease
             for lease in held
@@ -76,12 +76,12 @@ def end(
     output.rows("Ended", _COLUMNS, [] if ended is None else [_row(lease)])
 
 
-def _held(remote_log: RemoteLogManager) -> list[Lease]:
+def _held(context: RemoteLogContext) -> list[Lease]:
     """Return the held leases, with the names of their partitions if known."""
-    local = remote_log.context.source.names()
+    local = context.source.names()
     named = [log.topic_id_partition for log in local if isinstance(log, NamedPartition)]
-    known = {each: each for each in (*named, *remote_log.context.segments.partition_states())}
-    return [_named(lease, known.get(lease.topic_id_partition)) for lease in remote_log.context.leases.held()]
+    known = {each: each for each in (*named, *context.segments.partition_states())}
+    return [_named(lease, known.get(lease.topic_id_partition)) for lease in context.leases.held()]
 
 
 def _named(lease: Lease, partition: TopicIdPartition | None) -> Lease:

@@ -68,7 +68,7 @@ def segments(
     """Show the remote segments in every state except deleted."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = known_selection(remote_log, topics, partitions)
+        selection = known_selection(remote_log.context, topics, partitions)
         rows = [
             (
                 str(partition),

@@ -214,7 +214,7 @@ def rotate_keys(
     """
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        selection = known_selection(remote_log, topics, partitions)
+        selection = known_selection(remote_log.context, topics, partitions)
         report = KeyRotator(remote_log.context, lease_owner("rotate-keys")).rotate(selection, dry_run=dry_run)
     done = f"{report.due} due (dry run)" if dry_run else f"{report.rotated} rotated"
     rows = [(key, count, key == report.active) for key, count in sorted((+report.keys).items())]

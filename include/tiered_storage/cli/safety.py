@@ -74,7 +74,7 @@ def failed_deletions(
     """Show the remote segments whose objects could not be deleted. Every run of expire retries them."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
-        failures = list(remote_log.context.safety.failures(known_selection(remote_log, topics, partitions)))
+        failures = list(remote_log.context.safety.failures(known_selection(remote_log.context, topics, partitions)))
     rows = [
         (
             str(one.segment_id.topic_id_partition), one.segment_id.id, one.attempts,

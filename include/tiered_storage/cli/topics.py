@@ -27,7 +27,6 @@ from tiered_storage.cli.common.topic_table import (
     KnownTopics,
     Tier,
     clusters_here,
-    decided,
     is_pattern,
     is_withheld,
     known_topics,
@@ -37,9 +36,9 @@ from tiered_storage.cli.common.topic_table import (
 )
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.kafka_log.files.topic_partition import described_near, near_names
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.enabling.absent_topics import REPLACED_SINCE
 from tiered_storage.remote_log.enabling.retention_margin import why_margin_is_short, write_rate
-from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
@@ -72,7 +71,7 @@ DeleteRemoteOption = Annotated[
     bool, typer.Option("--delete-remote", help="The next run of expire deletes all remote data of the topic.")
 ]
 
-Check: TypeAlias = Callable[[RemoteLogManager, TopicIdPartition, KnownTopics], None]
+Check: TypeAlias = Callable[[RemoteLogContext, TopicIdPartition, KnownTopics], None]
 """Raises if a topic must not be changed."""
 
 _DELETE_ON_DISABLE = "remote.log.delete.on.disable"
@@ -83,10 +82,10 @@ def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> Non
     """Show every topic of the log directories or the running cluster, and of the remote log, with its settings."""
     output = Output(as_json)
     with opened(config, output, only_looks=True) as remote_log:
-        found = known_topics(remote_log)
+        found = known_topics(remote_log.context)
         incarnations = found.incarnations(lambda _: True)
-        rows = [topic_row(remote_log, incarnation, found) for incarnation in incarnations]
-        withheld = [incarnation for incarnation in incarnations if is_withheld(remote_log, incarnation)]
+        rows = [topic_row(remote_log.context, incarnation, found) for incarnation in incarnations]
+        withheld = [incarnation for incarnation in incarnations if is_withheld(remote_log.context, incarnation)]
         patterns = patterns_in_force(remote_log.context.topics)
     show_topics("Topics", rows, output, patterns=patterns)
     _show_patterns(patterns, output)
@@ -108,10 +107,10 @@ def enable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption
     resets remote.log.delete.on.disable: the next disable keeps remote data.
     """
 
-    def change(remote_log: RemoteLogManager, known: Topic) -> Topic:
+    def change(context: RemoteLogContext, known: Topic) -> Topic:
         kept = {name: value for name, value in known.properties.items() if name != _DELETE_ON_DISABLE}
         wanted = replace(known, remote_storage_enable=True, properties=kept)
-        refuse_compacted(known.name, effective(wanted, remote_log.context.settings))
+        refuse_compacted(known.name, effective(wanted, context.settings))
         return wanted
 
     _change(topic, change, config, as_json, check=_refuse_to_enable, enables_pattern=True)
@@ -129,7 +128,7 @@ def disable(
     A regular expression that was enabled no longer enables topics that match it later.
     """
 
-    def change(_: RemoteLogManager, known: Topic) -> Topic:
+    def change(_: RemoteLogContext, known: Topic) -> Topic:
         if not delete_remote:
             return replace(known, remote_storage_enable=False)
         if not known.remote_deletion_allowed:
@@ -185,11 +184,11 @@ def set_properties(
     given = dict(_parsed(text) for text in properties)
     _refuse_decisions(given)
 
-    def change(remote_log: RemoteLogManager, known: Topic) -> Topic:
+    def change(context: RemoteLogContext, known: Topic) -> Topic:
         merged = {name: value for name, value in {**known.properties, **given}.items() if value}
         TopicSettings.parse(known.name, merged)
         wanted = replace(known, properties=merged)
-        resolved = effective(wanted, remote_log.context.settings)
+        resolved = effective(wanted, context.settings)
         if wanted.remote_storage_enable:
             refuse_compacted(known.name, resolved)
         return wanted
@@ -207,7 +206,7 @@ def _with_right(topic: Topic, only: Tier | None, allowed: bool) -> Topic:
 
 def _change(
     named: str,
-    change: Callable[[RemoteLogManager, Topic], Topic],
+    change: Callable[[RemoteLogContext, Topic], Topic],
     config: Path | None,
     as_json: bool,
     check: Check = lambda *_: None,
@@ -221,20 +220,20 @@ def _change(
     """
     output = Output(as_json)
     with opened(config, output, create=True) as remote_log:
-        found = known_topics(remote_log)
+        found = known_topics(remote_log.context)
         matching = found.incarnations(_naming(named))
         chosen = {name: list(of_name) for name, of_name in groupby(matching, lambda one: one.topic)}
-        is_ended = enables_pattern is False and _is_recorded(remote_log, named)
+        is_ended = enables_pattern is False and _is_recorded(remote_log.context, named)
         clusters = {one.cluster_id for one in matching}
         if not chosen and enables_pattern and is_pattern(named):
-            clusters = clusters_here(remote_log, found)
+            clusters = clusters_here(remote_log.context, found)
         if not chosen and not clusters and not is_ended:
-            raise ConfigurationError(why_unknown(remote_log, found, named))
+            raise ConfigurationError(why_unknown(remote_log.context, found, named))
         refused: list[str] = []
-        notes = [f"so far {why_unknown(remote_log, found, named)}"] if clusters and not chosen else []
+        notes = [f"so far {why_unknown(remote_log.context, found, named)}"] if clusters and not chosen else []
         for name, of_name in chosen.items():
             try:
-                _change_topic(remote_log, of_name, change, check, found)
+                _change_topic(remote_log.context, of_name, change, check, found)
             except TieredStorageError as error:
                 # A pattern is recorded all the same: it also enables what comes later.
                 if len(chosen) == 1 and not (enables_pattern and is_pattern(named)):
@@ -244,9 +243,9 @@ def _change(
             else:
                 notes += _notes_on_name(name, found) if enables_pattern else []
         if enables_pattern is not None and is_pattern(named):
-            _record_pattern(remote_log, named, clusters, is_enabled=enables_pattern)
+            _record_pattern(remote_log.context, named, clusters, is_enabled=enables_pattern)
         shown = [incarnation for of_name in chosen.values() for incarnation in of_name]
-        rows = [topic_row(remote_log, incarnation, found) for incarnation in shown]
+        rows = [topic_row(remote_log.context, incarnation, found) for incarnation in shown]
         past = [one for incarnation in shown for one in found.of(incarnation)] if shows_past_retention else []
         found_past = remote_log.deletions.past_retention(past) if past else ()
         patterns = patterns_in_force(remote_log.context.topics)
@@ -263,15 +262,15 @@ def _change(
         raise typer.Exit(1)
 
 
-def _is_recorded(remote_log: RemoteLogManager, pattern: str) -> bool:
-    return any(row.topic_id == pattern for row in remote_log.context.topics.named(PATTERNS))
+def _is_recorded(context: RemoteLogContext, pattern: str) -> bool:
+    return any(row.topic_id == pattern for row in context.topics.named(PATTERNS))
 
 
-def _record_pattern(remote_log: RemoteLogManager, pattern: str, clusters: set[str], *, is_enabled: bool) -> None:
+def _record_pattern(context: RemoteLogContext, pattern: str, clusters: set[str], *, is_enabled: bool) -> None:
     """Record that `pattern` enables topics of `clusters` from now on; or that it enables none, in any cluster."""
-    recorded = {row.cluster_id for row in remote_log.context.topics.named(PATTERNS) if row.topic_id == pattern}
+    recorded = {row.cluster_id for row in context.topics.named(PATTERNS) if row.topic_id == pattern}
     for cluster_id in sorted(clusters if is_enabled else recorded):
-        remote_log.context.topics.put(recorded_pattern(cluster_id, pattern, is_enabled=is_enabled))
+        context.topics.put(recorded_pattern(cluster_id, pattern, is_enabled=is_enabled))
 
 
 def _show_patterns(patterns: Sequence[str], output: Output) -> None:
@@ -288,21 +287,21 @@ def _notes_on_name(name: str, found: KnownTopics) -> list[str]:
 
 
 def _change_topic(
-    remote_log: RemoteLogManager,
+    context: RemoteLogContext,
     incarnations: Sequence[TopicIdPartition],
-    change: Callable[[RemoteLogManager, Topic], Topic],
+    change: Callable[[RemoteLogContext, Topic], Topic],
     check: Check,
     found: KnownTopics,
 ) -> None:
     # Start with every incarnation: a decision on one removes the file's rights from the others.
-    starts = [decided(remote_log, incarnation) for incarnation in incarnations]
+    starts = [context.decided_topic(incarnation) for incarnation in incarnations]
     for incarnation, start in zip(incarnations, starts, strict=True):
-        check(remote_log, incarnation, found)
+        check(context, incarnation, found)
 
         def changed(known: Topic | None, start: Topic = start) -> Topic:
-            return change(remote_log, known or start)
+            return change(context, known or start)
 
-        remote_log.context.topics.change(incarnation.cluster_id, incarnation.topic_id, changed)
+        context.topics.change(incarnation.cluster_id, incarnation.topic_id, changed)
 
 
 def _naming(named: str) -> Callable[[str], bool]:
@@ -318,8 +317,8 @@ def _with_property(topic: Topic, name: str, value: str) -> Topic:
     return replace(topic, properties={**topic.properties, name: value})
 
 
-def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition, found: KnownTopics) -> None:
-    states = remote_log.context.segments.partition_states()
+def _refuse_to_enable(context: RemoteLogContext, topic: TopicIdPartition, found: KnownTopics) -> None:
+    states = context.segments.partition_states()
     incarnation = (topic.cluster_id, topic.topic_id)
     if any(
         state.delete_state is not None and (each.cluster_id, each.topic_id) == incarnation
@@ -335,26 +334,24 @@ def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition, fou
         # The brokers' settings suffice, unless retention.bytes limits the topic: then its logs show the write rate.
         if one.configs is None or one.configs.retention_bytes >= 0:
             try:
-                log = remote_log.context.source.partition(one.topic_id_partition)
+                log = context.source.partition(one.topic_id_partition)
             except (TieredStorageError, OSError):
                 # The next plan reports what hinders it.
                 continue
             if log is None:
                 continue
             refuse_log(log)
-        _refuse_short_margin(remote_log, one, log)
+        _refuse_short_margin(context, one, log)
 
 
-def _refuse_short_margin(remote_log: RemoteLogManager, named: NamedPartition, log: PartitionLog | None) -> None:
+def _refuse_short_margin(context: RemoteLogContext, named: NamedPartition, log: PartitionLog | None) -> None:
     """Raise ConfigurationError if the brokers delete the topic's records too soon, as far as they are known."""
     if named.configs is None:
         return
     partition = named.topic_id_partition
-    resolved = effective(decided(remote_log, partition), remote_log.context.settings, named.configs)
-    rate = (
-        0.0 if log is None or log.unsegmented is None else write_rate(log, log.unsegmented, remote_log.context.clock())
-    )
-    least = remote_log.context.settings.enable_min_retention_margin_ms
+    resolved = effective(context.decided_topic(partition), context.settings, named.configs)
+    rate = 0.0 if log is None or log.unsegmented is None else write_rate(log, log.unsegmented, context.clock())
+    least = context.settings.enable_min_retention_margin_ms
     why = why_margin_is_short(named.configs, resolved, least, rate)
     if why is not None:
         raise ConfigurationError(f"topic {partition.topic} was not enabled: {why}")

@@ -154,9 +154,7 @@ class OpenService:
             RightsFile(settings.read_service_rights_file),
             threads,
             Places(settings.read_service_max_streams, metrics),
-            Tiers.of(
-                replace(log, context=replace(log.context, storage=CountedStorage(log.context.storage, metrics.fetched)))
-            ),
+            Tiers.of(replace(log.context, storage=CountedStorage(log.context.storage, metrics.fetched))),
             FairQueue(MOST_SENDING, short, SECONDS_BETWEEN_SENDS),
             metrics,
             MetadataWatch(log, threads.looking["pair"]),

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
@@ -41,9 +41,9 @@ class Tiers:
     reader: RemoteLogReader
 
     @classmethod
-    def of(cls, log: RemoteLogManager) -> Tiers:
-        """Read `log`, which the caller closes."""
-        return cls(RemoteLogReader(log.context, local_may_be_hidden=True))
+    def of(cls, context: RemoteLogContext) -> Tiers:
+        """Read the remote log of `context`, which the caller closes."""
+        return cls(RemoteLogReader(context, local_may_be_hidden=True))
 
     async def snapshot(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionSnapshot:
         """Return a snapshot of the partition, at most a moment old, or a new one if the cached one lacks `offset`."""

@@ -14,7 +14,7 @@ import typer
 from tiered_storage.cli.common.output import Output, show_size
 from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.context import RemoteLogContext, store_options
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, TopicIdPartition
@@ -88,35 +88,35 @@ def selected(topics: str, partitions: str | None) -> Selection:
     return Selection(topics, parse_partitions(partitions))
 
 
-def known_selection(remote_log: RemoteLogManager, topics: str, partitions: str | None) -> Selection:
+def known_selection(context: RemoteLogContext, topics: str, partitions: str | None) -> Selection:
     """Return the selection. Raises ConfigurationError if it matches no known partition: it may be mistyped."""
     selection = selected(topics, partitions)
-    if why := remote_log.context.why_nothing_matches(selection):
+    if why := context.why_nothing_matches(selection):
         raise ConfigurationError(f"{why}; nothing was done")
     return selection
 
 
-def named_partitions(remote_log: RemoteLogManager) -> list[TopicIdPartition]:
+def named_partitions(context: RemoteLogContext) -> list[TopicIdPartition]:
     """Return every local or remote partition, except those of Kafka's internal topics."""
-    named = remote_log.context.source.names()
+    named = context.source.names()
     local = [one.topic_id_partition for one in named if isinstance(one, NamedPartition) and not one.is_internal]
-    return sorted({*local, *remote_log.context.segments.list_partitions()})
+    return sorted({*local, *context.segments.list_partitions()})
 
 
-def chosen_topics(remote_log: RemoteLogManager, selection: Selection) -> list[Topic]:
+def chosen_topics(context: RemoteLogContext, selection: Selection) -> list[Topic]:
     """Return the decisions on each selected topic, by name."""
-    chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
+    chosen = [one for one in named_partitions(context) if selection.matches(one.topic, one.partition)]
     incarnations = {(one.cluster_id, one.topic_id): one for one in chosen}
-    return sorted(map(remote_log.context.decided_topic, incarnations.values()), key=lambda topic: topic.name)
+    return sorted(map(context.decided_topic, incarnations.values()), key=lambda topic: topic.name)
 
 
 def refused_by_decision(
-    remote_log: RemoteLogManager, selection: Selection, why_not: Callable[[Topic], str | None]
+    context: RemoteLogContext, selection: Selection, why_not: Callable[[Topic], str | None]
 ) -> list[Finding]:
     """Return one finding a topic if the user named topics and each has a reason in `why_not`; else none."""
     if not selection.is_narrowed:
         return []
-    reasons = [why_not(topic) for topic in chosen_topics(remote_log, selection)]
+    reasons = [why_not(topic) for topic in chosen_topics(context, selection)]
     found = dict.fromkeys(reason for reason in reasons if reason is not None)
     return [] if None in reasons else [Finding("", f"{reason}; nothing of it was done") for reason in found]
 
@@ -163,11 +163,11 @@ def _allowed(is_allowed: bool) -> str:
     return "allowed" if is_allowed else "not allowed"
 
 
-def show_grace(remote_log: RemoteLogManager, output: Output, topic: str = "TOPIC") -> None:
+def show_grace(context: RemoteLogContext, output: Output, topic: str = "TOPIC") -> None:
     """Print when the objects marked now are deleted, and how to bring them back until then."""
-    grace_ms = remote_log.context.settings.remote_log_deletion_grace_ms
+    grace_ms = context.settings.remote_log_deletion_grace_ms
     if grace_ms:
-        end = as_date(remote_log.context.clock() + grace_ms)
+        end = as_date(context.clock() + grace_ms)
         output.say(
             f"note: the first run of expire after {end} deletes the objects marked "
             f"now (remote.log.deletion.grace.ms); until then 'tiered-storage undelete {topic}' brings them back"

@@ -11,9 +11,9 @@ from typing import Any
 from tiered_storage.cli.common.output import Output, show_duration, show_size
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_log.files.topic_partition import described_near, near_names
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.enabling.absent_topics import AbsentTopic, ShownTopics
 from tiered_storage.remote_log.enabling.broker_limits import origins
-from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.opening import CLUSTER, local_place, why_hidden
@@ -21,7 +21,6 @@ from tiered_storage.remote_log.source.partition_log import NamedPartition, Unrea
 from tiered_storage.remote_log.tiering_policy import (
     SEGMENTS,
     decide_partition,
-    decided_topic,
     withholds_rights,
 )
 
@@ -82,14 +81,14 @@ class KnownTopics:
         return f"{len(left_out)} of {len(of_incarnation)} partitions are left out: {self.problems[left_out[0]]}"
 
 
-def known_topics(remote_log: RemoteLogManager) -> KnownTopics:
+def known_topics(context: RemoteLogContext) -> KnownTopics:
     """Return what the log directories and the metadata have; reads names only, no log."""
-    names = list(remote_log.context.source.names())
-    shown = ShownTopics(shows_all=not remote_log.context.source.shows_segments)
+    names = list(context.source.names())
+    shown = ShownTopics(shows_all=not context.source.shows_segments)
     for one in names:
         shown.add(one)
-    remote = remote_log.context.segments.list_partitions()
-    absent = shown.absent(remote) if CLUSTER.is_named(remote_log.context.settings) else []
+    remote = context.segments.list_partitions()
+    absent = shown.absent(remote) if CLUSTER.is_named(context.settings) else []
     local = {one.topic_id_partition: one for one in names if isinstance(one, NamedPartition) and not one.is_internal}
     return KnownTopics(
         sorted({*local, *remote}),
@@ -105,22 +104,22 @@ def is_pattern(named: str) -> bool:
     return _A_NAME.fullmatch(named) is None
 
 
-def clusters_here(remote_log: RemoteLogManager, found: KnownTopics) -> set[str]:
+def clusters_here(context: RemoteLogContext, found: KnownTopics) -> set[str]:
     """Return the clusters of the local logs, also of a running one that shows no topic yet; empty if none is known."""
     if found.local:
         return {one.cluster_id for one in found.local}
-    if not CLUSTER.is_named(remote_log.context.settings):
+    if not CLUSTER.is_named(context.settings):
         return set()
     from tiered_storage.kafka_wire.cluster import ClusterClient
 
-    with ClusterClient.by_properties(remote_log.context.source.access) as client:
-        cluster_id = client.metadata(()).cluster_id or remote_log.context.settings.cluster_id
+    with ClusterClient.by_properties(context.source.access) as client:
+        cluster_id = client.metadata(()).cluster_id or context.settings.cluster_id
     return set() if cluster_id is None else {cluster_id}
 
 
-def why_unknown(remote_log: RemoteLogManager, found: KnownTopics, named: str) -> str:
+def why_unknown(context: RemoteLogContext, found: KnownTopics, named: str) -> str:
     """Return why no known partition matches `named`, a topic's name or a regular expression."""
-    settings, place = remote_log.context.settings, local_place(remote_log.context.settings)
+    settings, place = context.settings, local_place(context.settings)
     hidden = why_hidden(settings) if is_pattern(named) else why_hidden(settings, named)
     near = near_names(named, (one.topic for one in found.partitions))
     shown = (
@@ -141,12 +140,12 @@ def _incarnation(partition: TopicIdPartition) -> tuple[str, str]:
     return partition.cluster_id, partition.topic_id
 
 
-def topic_row(remote_log: RemoteLogManager, incarnation: TopicIdPartition, found: KnownTopics) -> tuple[object, ...]:
+def topic_row(context: RemoteLogContext, incarnation: TopicIdPartition, found: KnownTopics) -> tuple[object, ...]:
     """Return the row of _COLUMNS that shows an incarnation of a topic; what is wrong with it is the last column."""
-    topic, local = decided(remote_log, incarnation), found.local_of(incarnation)
+    topic, local = context.decided_topic(incarnation), found.local_of(incarnation)
     named = local[0] if local else None
     try:
-        policy = decide_partition(incarnation, named, remote_log.context.topics, remote_log.context.settings)
+        policy = decide_partition(incarnation, named, context.topics, context.settings)
     except TieredStorageError as error:
         return (*_state_of(topic, incarnation, found), *[None] * 7, str(error))
     resolved, configs = policy.settings, None if named is None else named.configs
@@ -160,10 +159,10 @@ def topic_row(remote_log: RemoteLogManager, incarnation: TopicIdPartition, found
             getattr(resolved, field) if getattr(resolved, field) >= 0 else getattr(configs, field) for field in SEGMENTS
         )
     )
-    set_by = origins(policy.topic, remote_log.context.settings, configs, policy.held)
+    set_by = origins(policy.topic, context.settings, configs, policy.held)
     problem = policy.left_alone or found.problem_of(incarnation)
     if problem is None and (absent := found.absent.get(_incarnation(incarnation))):
-        grace_ms = remote_log.context.settings.remote_log_replaced_topic_grace_ms
+        grace_ms = context.settings.remote_log_replaced_topic_grace_ms
         problem = absent.finding(policy.topic, grace_ms).message
     return (*_state_of(policy.topic, incarnation, found), *limits, *rolls, set_by, problem)
 
@@ -175,25 +174,10 @@ def _state_of(topic: Topic, incarnation: TopicIdPartition, found: KnownTopics) -
     return (incarnation.topic, incarnation.topic_id, partitions, topic.remote_storage_enable, paused, *rights)
 
 
-def decided(remote_log: RemoteLogManager, incarnation: TopicIdPartition) -> Topic:
-    """Return the recorded decision on an incarnation of a topic, or the seed in the settings file."""
-    return decided_topic(
-        incarnation.cluster_id,
-        incarnation.topic_id,
-        incarnation.topic,
-        remote_log.context.topics,
-        remote_log.context.settings,
-    )
-
-
-def is_withheld(remote_log: RemoteLogManager, incarnation: TopicIdPartition) -> bool:
+def is_withheld(context: RemoteLogContext, incarnation: TopicIdPartition) -> bool:
     """Return whether the settings file allows deletion, but not for this incarnation; see withholds_rights."""
     return withholds_rights(
-        incarnation.cluster_id,
-        incarnation.topic_id,
-        incarnation.topic,
-        remote_log.context.topics,
-        remote_log.context.settings,
+        incarnation.cluster_id, incarnation.topic_id, incarnation.topic, context.topics, context.settings
     )
 
 
