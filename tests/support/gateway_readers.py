@@ -52,6 +52,19 @@ class GatewayReader(Background):
         self.offsets[place.topic, place.partition].append(place.offset)
         self.keys[place] = key
 
+    def take_message(self, message: Message) -> None:
+        """Note what librdkafka gave: a record, or an error that would make its consumer jump or end."""
+        error = message.error()
+        if error is None:
+            self.take(Place.of(message), bytes(message.key() or b""))
+        elif error.code() in _LOST or error.fatal():
+            self.failures.append(str(error))
+
+    def next_offset(self, topic: str, partition: int) -> int:
+        """Return the offset after the last record that came, 0 before the first."""
+        read = self.offsets[topic, partition]
+        return read[-1] + 1 if read else 0
+
     def unread(self, acknowledged: Mapping[bytes, Place]) -> list[str]:
         """Return the acknowledged records that it should have read, and has not."""
         return [
@@ -68,8 +81,7 @@ class GatewayReader(Background):
 
     def lags(self, topic: str, log_starts: Mapping[int, int]) -> bool:
         """Whether it still has to read what the brokers have deleted."""
-        read = {number: self.offsets[topic, number] for number in log_starts}
-        return any((read[number][-1] + 1 if read[number] else 0) < start for number, start in log_starts.items())
+        return any(self.next_offset(topic, number) < start for number, start in log_starts.items())
 
     def out_of_order(self) -> dict[tuple[str, int], list[int]]:
         """Return the offsets that came twice, or after a later one, by partition."""
@@ -124,22 +136,13 @@ class LibrdkafkaReader(GatewayReader):
                 # One at a time: a batch could hold records from before and after a change of the assignment.
                 message = consumer.poll(POLL_SECONDS)
                 if message is not None:
-                    self._take_message(message)
+                    self.take_message(message)
                     self._stopped.wait(self.pause_seconds)
 
     def _continue(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:
-            read = self.offsets[each.topic, each.partition]
-            each.offset = read[-1] + 1 if read else 0
+            each.offset = self.next_offset(each.topic, each.partition)
         (consumer.incremental_assign if self._is_incremental else consumer.assign)(partitions)
-
-    def _take_message(self, message: Message) -> None:
-        error = message.error()
-        if error is None:
-            place = Place(str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
-            self.take(place, bytes(message.key() or b""))
-        elif error.code() in _LOST or error.fatal():
-            self.failures.append(str(error))
 
 
 class AiokafkaReader(GatewayReader):
@@ -185,8 +188,7 @@ class AiokafkaReader(GatewayReader):
             return
         consumer.assign(known)
         for each in known:
-            read = self.offsets[each.topic, each.partition]
-            consumer.seek(each, read[-1] + 1 if read else 0)
+            consumer.seek(each, self.next_offset(each.topic, each.partition))
 
 
 class JavaReader(GatewayReader):

@@ -271,8 +271,7 @@ class TransactionalProducer(Background):
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
-                place = Place(str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
-                places[bytes(message.key() or b"")] = place
+                places[bytes(message.key() or b"")] = Place.of(message)
 
         sender.begin_transaction()
         for key in keys:

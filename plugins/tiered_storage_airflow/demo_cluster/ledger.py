@@ -13,9 +13,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
@@ -38,6 +38,11 @@ class Place(NamedTuple):
     topic: str
     partition: int
     offset: int
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        """Return the place of a record that was delivered, to a broker or to a consumer."""
+        return cls(str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} at offset {self.offset}"
@@ -190,12 +195,11 @@ def read_local(properties: Mapping[str, Any], topics: Iterable[str]) -> Tier:
             elif time.monotonic() - silent_since > SILENCE_SECONDS:
                 raise LedgerError(f"the servers give nothing more of {sorted(open_ends)} for {SILENCE_SECONDS:g} s")
             for message in messages:
-                name = (str(message.topic()), int(message.partition() or 0))
-                error = message.error()
+                place, error = Place.of(message), message.error()
                 if error is None:
-                    found[Place(*name, int(message.offset() or 0))].append(message.key() or b"")
+                    found[place].append(message.key() or b"")
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    open_ends.discard(name)
+                    open_ends.discard((place.topic, place.partition))
                 elif not error.retriable():
                     raise KafkaException(error)
     return found

@@ -111,8 +111,7 @@ class LoadProducer(Background):
         if error is not None:
             self.refused.append(str(error))
             return
-        place = Place(str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
-        self._ledger.acknowledge(bytes(message.key() or b""), place)
+        self._ledger.acknowledge(bytes(message.key() or b""), Place.of(message))
 
 
 class LoadConsumer(Background):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
+from support.gateway_readers import GatewayReader
 from support.gateways import running_gateway
 from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, producer, wait_for
 from support.remote_servers import Outage, RemoteServers, database_hangs, store_hangs
@@ -17,7 +17,6 @@ from tiered_storage.errors import ReadTimedOutError
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage_airflow.demo_cluster.brokers import NODES, free_first_port
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
-from tiered_storage_airflow.demo_cluster.load import Background
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
 
@@ -26,7 +25,7 @@ REMOTE, LOCAL = 0, (1, 2)
 """The partition that is read from its first offset, and those that are read from their end."""
 
 
-class PlacedReader(Background):
+class PlacedReader(GatewayReader):
     """A consumer without a group that reads the partitions of `topic` from the offsets `begins` on."""
 
     def __init__(self, bootstrap_servers: str, topic: str, begins: Mapping[int, int]) -> None:
@@ -34,19 +33,13 @@ class PlacedReader(Background):
         super().__init__(f"reader of {topic}")
         self._properties = {"bootstrap.servers": bootstrap_servers, "group.id": "placed", "log_level": 0}
         self._begins = [TopicPartition(topic, number, offset) for number, offset in begins.items()]
-        self.offsets: defaultdict[int, list[int]] = defaultdict(list)
-        """Those of each partition's records, in the order in which they came."""
-        self.keys: set[bytes] = set()
-        """The keys of all records that came."""
 
     def _run(self) -> None:
         with closing(Consumer({**self._properties, "enable.auto.commit": False})) as consumer:
             consumer.assign(self._begins)
             while not self._stopped.is_set():
                 for message in consumer.consume(1000, timeout=0.5):
-                    if message.error() is None:
-                        self.keys.add(bytes(message.key() or b""))
-                        self.offsets[int(message.partition() or 0)].append(int(message.offset() or 0))
+                    self.take_message(message)
 
 
 @pytest.mark.parametrize("outage", [store_hangs, database_hangs], ids=["store", "database"])
@@ -72,20 +65,22 @@ def test_local_records_come_while_remote_ones_wait_for_what_hangs(
         with outage(remote_servers):
             client = running.enter_context(PlacedReader(gateway.bootstrap_servers, topic, begins))
             wait_for(
-                lambda: all(len(client.offsets[number]) > RATE for number in LOCAL),
+                lambda: all(len(client.offsets[topic, number]) > RATE for number in LOCAL),
                 lambda: f"local records do not come: {client.offsets}",
             )
-            assert client.offsets[REMOTE] == []
+            assert client.offsets[topic, REMOTE] == []
             with pytest.raises(ReadTimedOutError) as timed_out:
                 list(reader.batches(partition, 0, deadline_ms=2000))
         assert timed_out.value.retriable
         # Both go on by themselves.
         assert next(iter(reader.records(partition, 0))).offset == 0
         load.stop()
-        wanted = {key for key, place in ledger.acknowledged().items() if place.partition == REMOTE}
-        wait_for(lambda: wanted <= client.keys, lambda: f"{len(wanted - client.keys)} unread: {client.offsets[REMOTE]}")
-    for offsets in client.offsets.values():
-        assert offsets == sorted(set(offsets))
+        wanted = {key: place for key, place in ledger.acknowledged().items() if place.partition == REMOTE}
+        wait_for(
+            lambda: not client.unread(wanted),
+            lambda: f"{len(client.unread(wanted))} unread: {client.offsets[topic, REMOTE]}",
+        )
+    assert client.out_of_order() == {}
 
     site.catch_up()
 
