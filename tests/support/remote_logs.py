@@ -144,14 +144,16 @@ class RemoteLogFiles:
 
     @property
     def config(self) -> Path:
-        """Write the settings file and return its path."""
+        """Write the settings file and return its path. Another thread that reads it finds a whole one."""
         path = self.root / "settings.yaml"
         standard = {
             "log.dirs": [str(self.log_directory)],
             "state.directory": str(self.root / "state"),
             "remote.log.deletion.grace.ms": 0,
         }
-        path.write_text(yaml.safe_dump({**standard, **self.properties}), "utf-8")
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self.root, delete=False) as written:
+            yaml.safe_dump({**standard, **self.properties}, written)
+        os.replace(written.name, path)
         return path
 
     def settings(self) -> Settings:
