@@ -295,15 +295,12 @@ class RemoteLogContext:
         """Return the decision on the partition's topic, or the seed in the settings file for its name."""
         return decided_topic(partition.cluster_id, partition.topic_id, partition.topic, self.topics, self.settings)
 
-    def encoding_of(self, partition: TopicIdPartition) -> Encoding:
-        """Return how new segments of the partition are encoded.
-
-        Raises ConfigurationError if its topic's settings contradict each other.
-        """
-        topic = effective(self.decided_topic(partition), self.settings)
+    def encoding_of(self, topic: Topic) -> Encoding:
+        """Return how new segments of a topic are encoded. Raises ConfigurationError if its settings contradict."""
+        resolved = effective(topic, self.settings)
         return Encoding(
-            topic.remote_compression_enabled,
-            topic.remote_encryption_enabled,
+            resolved.remote_compression_enabled,
+            resolved.remote_encryption_enabled,
             self.settings.rsm_config_compression_heuristic_enabled,
         )
 

@@ -300,18 +300,26 @@ class Decisions:
         partition = log.topic_id_partition
         key = partition.cluster_id, partition.topic_id
         if key not in self._resolved:
-            topic = self._decided.get(key)
-            others = self._named.get(partition.topic, [])
-            started = _started(*key, partition.topic, others, self._patterns, self._settings)
-            start = started if topic is None else _Start(topic)
+            start = self._start(partition)
             held = HeldLimits.of(self._held.get((partition.cluster_id, row_id(partition.topic_id))))
             self._resolved[key] = start, effective(start.topic, self._settings, log.configs, held), held
         start, resolved, held = self._resolved[key]
         return _checked(start, resolved, log, held)
 
+    def topic(self, partition: TopicIdPartition) -> Topic:
+        """Return the decision on the partition's topic, or how it starts; see `decided_topic`."""
+        return self._start(partition).topic
+
     def is_wanted(self, topic_name: str) -> bool:
         """Return whether any topic of that name is tiered; see `is_wanted`."""
         return _is_wanted(topic_name, self._named.get(topic_name, []), self._patterns, self._settings)
+
+    def _start(self, partition: TopicIdPartition) -> _Start:
+        key = partition.cluster_id, partition.topic_id
+        if (topic := self._decided.get(key)) is not None:
+            return _Start(topic)
+        others = self._named.get(partition.topic, [])
+        return _started(*key, partition.topic, others, self._patterns, self._settings)
 
 
 def is_wanted(topic_name: str, topics: Topics, settings: Settings) -> bool:

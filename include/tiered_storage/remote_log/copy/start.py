@@ -39,7 +39,8 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.source.partition_log import epochs_within
-from tiered_storage.remote_log.storage.transforms.encoding import PLAIN
+from tiered_storage.remote_log.storage.transforms.encoding import PLAIN, Encoding
+from tiered_storage.remote_log.tiering_policy import Decisions
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ def begin_copy(
     taken = context.leases.acquire_many(list(planned), owner, context.settings.lease_duration_ms)
     begun: list[_BegunPartition] = []
     try:
+        decisions = Decisions(context.topics.list(), context.settings)
+        run = _Run(context, decisions, plan.replacing, new_segment_id)
         granted = {lease.topic_id_partition: planned[lease.topic_id_partition] for lease in taken.granted}
         errors |= forked_copies(granted, context.segments, context.storage, plan.replacing)
         for lease in taken.granted:
@@ -88,7 +91,7 @@ def begin_copy(
             if partition in errors:
                 continue
             lineage = seen.get(partition, ())
-            begun.append(_begin(lease, planned[partition], lineage, plan.replacing, context, new_segment_id))
+            begun.append(_begin(lease, planned[partition], lineage, run))
         unwritten = _keep_in_store(begun, context)
         errors |= {partition: error for partition, error in unwritten.items() if not isinstance(error, LeaseLostError)}
         if errors and len(errors) == len(planned):
@@ -137,6 +140,20 @@ def abandon_unfinished(
 
 
 @dataclass(frozen=True, slots=True)
+class _Run:
+    """What the partitions of a run share. Segments whose ids are `replacing` do not count as copied."""
+
+    context: RemoteLogContext
+    decisions: Decisions
+    replacing: Collection[str]
+    new_segment_id: Callable[[], str]
+
+    def encoding_of(self, partition: TopicIdPartition) -> Encoding:
+        """Return how the new segments of the partition are encoded."""
+        return self.context.encoding_of(self.decisions.topic(partition))
+
+
+@dataclass(frozen=True, slots=True)
 class _BegunPartition:
     """The updates to write for one partition before its copies begin; `stored` goes to the store as well."""
 
@@ -152,16 +169,9 @@ class _BegunPartition:
         return self.lease.topic_id_partition
 
 
-def _begin(
-    lease: Lease,
-    planned: Sequence[PlannedSegment],
-    seen: tuple[EpochEntry, ...],
-    replacing: Collection[str],
-    context: RemoteLogContext,
-    new_segment_id: Callable[[], str],
-) -> _BegunPartition:
+def _begin(lease: Lease, planned: Sequence[PlannedSegment], seen: tuple[EpochEntry, ...], run: _Run) -> _BegunPartition:
     # Planned before we held the lease: another run may have copied some meanwhile, or let them expire.
-    partition = lease.topic_id_partition
+    partition, context = lease.topic_id_partition, run.context
     state = context.segments.partition_state(partition)
     segments = list(context.segments.list_remote_log_segments(partition))
     abandoned = unfinished_before(segments, lease, context.clock)
@@ -172,8 +182,8 @@ def _begin(
     left = []
     if len(still) < len(planned):
         left.append(Finding(str(partition), "another leader was seen since this was planned: the next run plans again"))
-    counting = [segment for segment in segments if segment.segment_id.id not in replacing]
-    tasks = _tasks(lease, still, counting, replace(state, lineage=lineage), context, new_segment_id)
+    counting = [segment for segment in segments if segment.segment_id.id not in run.replacing]
+    tasks = _tasks(lease, still, counting, replace(state, lineage=lineage), run)
     if lineage == state.lineage:
         return _BegunPartition(lease, abandoned, (), tasks, left)
     # The store needs no lineage before the first segment is finished: there is nothing to rebuild yet.
@@ -194,8 +204,7 @@ def _tasks(
     planned: Iterable[PlannedSegment],
     segments: Sequence[RemoteLogSegmentMetadata],
     state: PartitionState,
-    context: RemoteLogContext,
-    new_segment_id: Callable[[], str],
+    run: _Run,
 ) -> list[CopyTask]:
     """Return the tasks that copy what is still due of `planned`, along the lineage in `state`."""
     lineage = state.lineage
@@ -205,15 +214,15 @@ def _tasks(
     tasks: list[CopyTask] = []
     continued: RemoteLogSegmentMetadata | None = None
     due = [each for each in planned if _is_due(each, coverage, log_start)]
-    encoding = context.encoding_of(lease.topic_id_partition) if due else PLAIN
+    encoding = run.encoding_of(lease.topic_id_partition) if due else PLAIN
     for segment in due:
         start = segment.base_offset if segment.roll is None else _lowest_start(segment, coverage)
         started = RemoteLogSegmentMetadata(
-            segment_id=RemoteLogSegmentId(lease.topic_id_partition, new_segment_id()),
+            segment_id=RemoteLogSegmentId(lease.topic_id_partition, run.new_segment_id()),
             start_offset=start,
             end_offset=segment.end_offset,
             max_timestamp=-1,
-            event_timestamp=context.clock(),
+            event_timestamp=run.context.clock(),
             size=segment.size if segment.roll is None else UNKNOWN_SIZE,
             leader_epochs=epochs_within(lineage, start, segment.end_offset),
             fencing_number=lease.fencing_number,

@@ -103,7 +103,7 @@ class StoreCopier:
         )
         metadata.add_remote_log_segment_metadata(replace(copied, max_timestamp=-1), lease)
         encoding, remote = (
-            context.encoding_of(partition),
+            context.encoding_of(context.decided_topic(partition)),
             RemoteIndexBuilder(copied, context.settings.remote_log_index_chunk_bytes),
         )
         ensure_encodes(storage, encoding)

@@ -18,11 +18,15 @@ from tiered_storage.remote_log.metadata.life_cycle import GIVEN_BACK, expiry, he
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import GrantedLeases, RefusedLease
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing
 from tiered_storage.remote_log.metadata.sql.database.schema import leases
-from tiered_storage.remote_log.metadata.sql.segment_rows import bound_key, has_bound_key, key_values
+from tiered_storage.remote_log.metadata.sql.segment_rows import (
+    bound_key,
+    has_bound_key,
+    key_values,
+    rows_by_partition,
+)
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.storage.documents.object_names import HIGHEST_NUMBER
 
-_NEWEST_LEASE = select(leases).where(has_bound_key(leases))
 _WRITE_LEASE = (
     update(leases)
     .where(has_bound_key(leases))
@@ -160,12 +164,10 @@ class SqlLeases:
 
 def newest_leases(connection: Connection, partitions: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, Lease]:
     """Return the newest lease of each of the partitions that ever had one."""
-    newest: dict[TopicIdPartition, Lease] = {}
-    for partition in sorted(set(partitions)):
-        row = connection.execute(_NEWEST_LEASE, bound_key(partition)).one_or_none()
-        if row is not None:
-            newest[partition] = Lease(partition, row.owner, row.fencing_number, row.expires_at)
-    return newest
+    found = rows_by_partition(connection, leases, partitions)
+    return {
+        partition: Lease(partition, row.owner, row.fencing_number, row.expires_at) for partition, row in found.items()
+    }
 
 
 def _insert_unheld(connection: Connection, partitions: Sequence[TopicIdPartition], owner: str) -> None:

@@ -46,6 +46,7 @@ from tiered_storage.remote_log.metadata.sql.segment_rows import (
     key_values,
     rolled_values,
     row_of,
+    rows_by_partition,
     segment_of,
 )
 from tiered_storage.remote_log.model import (
@@ -55,7 +56,6 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 
-_DELETION = select(partition_deletions.c.state).where(has_bound_key(partition_deletions))
 _FINISHED_COPIES = select(partitions.c.finished_copies).where(has_bound_key(partitions))
 _RAISE_SPAN = (
     update_rows(partitions)
@@ -107,7 +107,9 @@ def add_segments(connection: Connection, additions: Sequence[Addition], where: s
     """Insert the started segments; at most ROWS_A_STATEMENT. `where` names the database in messages."""
     newest = newest_leases(connection, [segment.topic_id_partition for segment, _ in additions])
     known = _known(connection, [segment.segment_id for segment, _ in additions], where)
-    deleted = _wholly_deleted(connection, {segment.topic_id_partition for segment, _ in additions})
+    deleted = set(
+        rows_by_partition(connection, partition_deletions, (each.topic_id_partition for each, _ in additions))
+    )
     outcomes: list[Outcome] = []
     added: list[RemoteLogSegmentMetadata] = []
     for segment, lease in additions:
@@ -164,10 +166,6 @@ def known_ids(connection: Connection, partition: TopicIdPartition, ids: Sequence
     """Return those of `ids`, at most ROWS_A_STATEMENT, that the partition has or had as segments."""
     statement = _known_by(connection.dialect.name, ("segment_id",))
     return set(connection.scalars(statement, {**bound_key(partition), "segment_ids": ids}))
-
-
-def _wholly_deleted(connection: Connection, partitions: Iterable[TopicIdPartition]) -> set[TopicIdPartition]:
-    return {each for each in partitions if connection.execute(_DELETION, bound_key(each)).first() is not None}
 
 
 def _known(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic_core import from_json
-from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, func, select
 
 from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import SegmentTotals
+from tiered_storage.remote_log.metadata.sql.database.engine import is_among
 from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -43,8 +45,8 @@ def key_values(partition: TopicIdPartition) -> dict[str, Any]:
 def has_bound_key(table: Table) -> ColumnElement[bool]:
     """Return the condition for the rows of the partition that `bound_key` gives.
 
-    So a statement is built once, when its module loads: building it costs more than running it. For many partitions it
-    is run many times: SQLite scans the whole table for `(a, b) IN (VALUES ...)`.
+    So a statement is built once, when its module loads: building it costs more than running it. See rows_by_partition
+    for many partitions.
     """
     return (
         (table.c.cluster_id == bindparam("key_cluster_id"))
@@ -56,6 +58,34 @@ def has_bound_key(table: Table) -> ColumnElement[bool]:
 def bound_key(partition: TopicIdPartition) -> dict[str, Any]:
     """Return the values for `has_bound_key`."""
     return {f"key_{name}": value for name, value in key_values(partition).items()}
+
+
+def rows_by_partition(
+    connection: Connection, table: Table, wanted: Iterable[TopicIdPartition]
+) -> dict[TopicIdPartition, Row[Any]]:
+    """Return the rows of the partitions that have one in `table`, whose key is the partition's.
+
+    A query for each topic: SQLite scans the whole table for `(a, b) IN (VALUES ...)`.
+    """
+    topics: dict[tuple[str, str], dict[int, TopicIdPartition]] = {}
+    for each in sorted(set(wanted)):
+        topics.setdefault((each.cluster_id, each.topic_id), {})[each.partition] = each
+    statement = _of_a_topic(connection.dialect.name, table)
+    found: dict[TopicIdPartition, Row[Any]] = {}
+    for (cluster_id, topic_id), numbered in topics.items():
+        for numbers in in_batches(list(numbered)):
+            values = {"key_cluster_id": cluster_id, "key_topic_id": topic_id, "partitions": numbers}
+            found.update({numbered[row.partition]: row for row in connection.execute(statement, values)})
+    return found
+
+
+@cache
+def _of_a_topic(dialect: str, table: Table) -> Select[Any]:
+    return select(table).where(
+        table.c.cluster_id == bindparam("key_cluster_id"),
+        table.c.topic_id == bindparam("key_topic_id"),
+        is_among(dialect, table.c.partition, "partitions"),
+    )
 
 
 def partition_of(row: Row[Any]) -> TopicIdPartition:

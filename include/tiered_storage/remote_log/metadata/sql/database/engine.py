@@ -25,7 +25,6 @@ from sqlalchemy import (
     ExceptionContext,
     Executable,
     Table,
-    Text,
     any_,
     bindparam,
     event,
@@ -188,13 +187,13 @@ def insert_or_replace(connection: Connection, table: Table, rows: Rows) -> None:
     connection.execute(insert.on_conflict_do_update(index_elements=key, set_=replaced), rows)
 
 
-def is_among(dialect: str, column: ColumnElement[str], name: str) -> ColumnElement[bool]:
-    """Return the condition that `column` is one of the texts in the parameter `name`, a list.
+def is_among(dialect: str, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+    """Return the condition that `column` is one of the values in the parameter `name`, a list.
 
-    In PostgreSQL the list is one array: a parameter of its own for each text costs more than the search for it.
+    In PostgreSQL the list is one array: a parameter of its own for each value costs more than the search for it.
     """
     if dialect == "postgresql":
-        return column == any_(bindparam(name, type_=ARRAY(Text)))
+        return column == any_(bindparam(name, type_=ARRAY(column.type)))
     return column.in_(bindparam(name, expanding=True))
 
 
