@@ -9,11 +9,13 @@ import asyncio
 import re
 import subprocess
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
-from typing import Self
+from typing import Any, Self
 
 import aiokafka
+import kafka
+import kafka.errors
 from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
@@ -145,50 +147,74 @@ class LibrdkafkaReader(GatewayReader):
         (consumer.incremental_assign if self._is_incremental else consumer.assign)(partitions)
 
 
-class AiokafkaReader(GatewayReader):
-    """aiokafka's consumer without a group, of committed records."""
+class AssignedReader(GatewayReader):
+    """A consumer without a group, of committed records: it assigns itself the partitions that there are."""
 
-    def __init__(self, bootstrap_servers: str, topics: list[str]) -> None:
+    def __init__(self, name: str, bootstrap_servers: str, topics: list[str]) -> None:
         """Start nothing yet."""
-        super().__init__("aiokafka")
-        self._bootstrap_servers = bootstrap_servers
+        super().__init__(name)
         self._topics = topics
+        self._properties: dict[str, Any] = {
+            "bootstrap_servers": bootstrap_servers,
+            "isolation_level": "read_committed",
+            "auto_offset_reset": "none",
+            "enable_auto_commit": False,
+            "metadata_max_age_ms": METADATA_MS,
+        }
 
-    def _run(self) -> None:
-        asyncio.run(self._read())
-
-    async def _read(self) -> None:
-        async with aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self._bootstrap_servers,
-            isolation_level="read_committed",
-            auto_offset_reset="none",
-            enable_auto_commit=False,
-            metadata_max_age_ms=METADATA_MS,
-        ) as consumer:
-            while not self._stopped.is_set():
-                self._follow_partitions(consumer)
-                try:
-                    found = await consumer.getmany(timeout_ms=int(POLL_SECONDS * 1000))
-                except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
-                    self.failures.append(repr(error))
-                    break
-                for partition, records in found.items():
-                    for record in records:
-                        self.take(Place(partition.topic, partition.partition, record.offset), record.key or b"")
-
-    def _follow_partitions(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
+    def _follow_partitions(
+        self,
+        consumer: aiokafka.AIOKafkaConsumer | kafka.KafkaConsumer,
+        partition: type[aiokafka.TopicPartition | kafka.TopicPartition],
+    ) -> None:
         """Read all partitions that there are now, each from the offset after the last record."""
         known = {
-            aiokafka.TopicPartition(topic, number)
+            partition(topic, number)
             for topic in self._topics
             # It knows nothing of a topic before it reads a partition of it.
             for number in consumer.partitions_for_topic(topic) or (0,)
         }
         if known <= consumer.assignment():
             return
-        consumer.assign(known)
+        consumer.assign(list(known))
         for each in known:
             consumer.seek(each, self.next_offset(each.topic, each.partition))
+
+    def _take_all(self, found: Mapping[Any, Iterable[Any]]) -> None:
+        for partition, records in found.items():
+            for record in records:
+                self.take(Place(partition.topic, partition.partition, record.offset), record.key or b"")
+
+
+class KafkaPythonReader(AssignedReader):
+    """kafka-python's consumer."""
+
+    def _run(self) -> None:
+        with closing(kafka.KafkaConsumer(**self._properties)) as consumer:
+            while not self._stopped.is_set():
+                self._follow_partitions(consumer, kafka.TopicPartition)
+                try:
+                    self._take_all(consumer.poll(timeout_ms=int(POLL_SECONDS * 1000)))
+                except (kafka.errors.OffsetOutOfRangeError, kafka.errors.NoOffsetForPartitionError) as error:
+                    self.failures.append(repr(error))
+                    break
+
+
+class AiokafkaReader(AssignedReader):
+    """aiokafka's consumer."""
+
+    def _run(self) -> None:
+        asyncio.run(self._read())
+
+    async def _read(self) -> None:
+        async with aiokafka.AIOKafkaConsumer(**self._properties) as consumer:
+            while not self._stopped.is_set():
+                self._follow_partitions(consumer, aiokafka.TopicPartition)
+                try:
+                    self._take_all(await consumer.getmany(timeout_ms=int(POLL_SECONDS * 1000)))
+                except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+                    self.failures.append(repr(error))
+                    break
 
 
 class JavaReader(GatewayReader):
@@ -238,6 +264,7 @@ def all_readers(programs: KafkaPrograms, bootstrap_servers: str, topic: str, dec
         LibrdkafkaReader(bootstrap_servers, topics, "classic", "read_committed"),
         LibrdkafkaReader(bootstrap_servers, topics, "classic", "read_uncommitted"),
         LibrdkafkaReader(bootstrap_servers, topics, "consumer", "read_committed"),
-        AiokafkaReader(bootstrap_servers, topics),
+        AiokafkaReader("aiokafka", bootstrap_servers, topics),
+        KafkaPythonReader("kafka-python", bootstrap_servers, topics),
         JavaReader(programs, bootstrap_servers, topic),
     ]

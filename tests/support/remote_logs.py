@@ -153,7 +153,7 @@ class RemoteLogFiles:
         }
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self.root, delete=False) as written:
             yaml.safe_dump({**standard, **self.properties}, written)
-        os.replace(written.name, path)
+        Path(written.name).replace(path)
         return path
 
     def settings(self) -> Settings:

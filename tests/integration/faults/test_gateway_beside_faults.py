@@ -16,10 +16,12 @@ from servers.kafka_programs import KafkaPrograms
 from support.broker_faults import add_partitions, pass_leadership_on, wait_for_replicas
 from support.gateway_readers import GatewayReader, LibrdkafkaReader, all_readers
 from support.gateways import running_gateway
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, TransactionalProducer, producer, wait_for
+from support.kafka_clients import CODECS
+from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveSite, TransactionalProducer, wait_for
 from support.remote_servers import RemoteServers, store_is_gone
 from tiered_storage_airflow.demo_cluster.brokers import NODES, free_first_port
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place
+from tiered_storage_airflow.demo_cluster.load import LoadProducer
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400)]
 
@@ -57,6 +59,15 @@ def ensure_none_twice(reader: GatewayReader, acknowledged: dict[bytes, Place], a
         assert not aborted.keys() & set(reader.keys.values()), reader.name
 
 
+def producers(site: LiveSite, ledger: Ledger, through: str) -> list[LoadProducer]:
+    """A producer in each codec; they share the usual rate."""
+    properties = {"bootstrap.servers": through}
+    return [
+        LoadProducer(codec, TOPIC, {**properties, "compression.type": codec}, ledger, RATE // len(CODECS))
+        for codec in CODECS
+    ]
+
+
 @pytest.fixture
 def site(remote_servers: RemoteServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveSite:
     for name in (TOPIC, DECIDED):
@@ -78,7 +89,7 @@ def test_each_client_gets_each_record_once_whatever_fails(
     with ExitStack() as gateway_runs, ExitStack() as running:
         gateway = gateway_runs.enter_context(running_gateway(site.config, port))
         through = gateway.bootstrap_servers
-        load = running.enter_context(producer(site, TOPIC, ledger, bootstrap_servers=through))
+        loads = [running.enter_context(each) for each in producers(site, ledger, through)]
         transactions = running.enter_context(TransactionalProducer(site, DECIDED, decisions))
         runs = running.enter_context(CopyLoop(site, "retain", "expire"))
         runs.wait_for_trims(6)
@@ -119,7 +130,8 @@ def test_each_client_gets_each_record_once_whatever_fails(
             time.sleep(STORE_SECONDS)
         wait_for(lambda: site.log_starts(TOPIC, 4)[3] > 0, lambda: f"never trimmed: {site.log_starts(TOPIC, 4)}")
 
-        load.stop()
+        for each in loads:
+            each.stop()
         transactions.stop()
         acknowledged = ledger.acknowledged() | decisions.acknowledged()
 
