@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from golden.aiokafka_clients import consume_all as consume_with_aiokafka
 from integration.java_consumer import consume_with_java, java_lines
 from integration.kafka_python_consumer import consume_all as consume_with_kafka_python
+from integration.spark_kafka_source import BATCH, STREAM, read_with_spark
 from servers.kafka_programs import KafkaPrograms
 from support.command_line import run
 from support.gateways import RunningGateway, fetch_until_answered, running_gateway
@@ -85,6 +86,15 @@ def test_librdkafka_reads_each_record_of_both_tiers_once(
     found = gateway.client.consume_all(*partition, isolation=isolation)
 
     assert found == wanted[partition]
+
+
+@pytest.mark.nightly
+def test_sparks_kafka_source_reads_them_as_a_batch_and_as_a_stream(
+    site: StandaloneSite, gateway: RunningGateway, state_directory: Path, tmp_path: Path
+) -> None:
+    found = read_with_spark(state_directory, tmp_path, gateway.bootstrap_servers, DECIDED)
+
+    assert found == {BATCH: site.records[DECIDED, 0], STREAM: site.records[DECIDED, 0]}
 
 
 @pytest.mark.parametrize(
