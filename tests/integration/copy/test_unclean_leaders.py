@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from integration.copies_beside_brokers import each_copied
 from servers.kafka_programs import KafkaPrograms
+from support.broker_faults import by_fetch, of_files
+from support.command_line import mentions
 from support.kafka_clients import RealKafkaClient
-from support.live_cluster import LiveSite, wait_for
+from support.live_cluster import CopyLoop, LiveSite, producer, wait_for
 from support.records import varied_records
 from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.copy.tasks import CopyTask
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
-from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster
+from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster
+from tiered_storage_airflow.demo_cluster.ledger import Ledger
 
 CONFIG = {
     "internal.segment.bytes": "16384",
@@ -24,6 +29,8 @@ CONFIG = {
     "min.insync.replicas": "1",
     "unclean.leader.election.enable": "true",
 }
+PART = 150
+"""Records that each leader takes at least, of a kilobyte: several segments."""
 OURS = {"remote.storage.enable": True, "remote.deletion.allowed": True, "retention.ms": -1}
 
 
@@ -84,14 +91,28 @@ class Elected:
         return self.first[-1].end_offset + 1
 
 
+def lose_follower(brokers: BrokerCluster, topic: str) -> None:
+    """From now on only broker 1 has what is written."""
+    wait_for(lambda: has_in_sync(brokers, topic, {1, 2}), lambda: "broker 2 does not follow")
+    brokers.kill(2)
+    wait_for(lambda: has_in_sync(brokers, topic, {1}), lambda: "broker 2 is not missed")
+
+
+def elect_former_follower(brokers: BrokerCluster, topic: str) -> None:
+    """Broker 2 leads, without what only broker 1 has, which is away; nothing happens if it leads already."""
+    if brokers.leader(topic, 0) == 2:
+        return
+    brokers.kill(1)
+    brokers.start(2)
+    wait_for(lambda: brokers.leader(topic, 0) == 2, lambda: "broker 2 does not lead")
+
+
 def elect_uncleanly(brokers: BrokerCluster, site: LiveSite, topic: str) -> Elected:
     """Copy a topic, and let a replica lead it that lacks what was copied last."""
     brokers.create_topic(topic, 1, CONFIG, [[1, 2]])
     client = RealKafkaClient(brokers.bootstrap_servers)
     shared = client.produce(topic, varied_records(410, seed=1), batch_num_messages=20)
-    wait_for(lambda: has_in_sync(brokers, topic, {1, 2}), lambda: "broker 2 does not follow")
-    brokers.kill(2)
-    wait_for(lambda: has_in_sync(brokers, topic, {1}), lambda: "broker 2 is not missed")
+    lose_follower(brokers, topic)
     lost = client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
     copied(site)
     first = finished(site)
@@ -100,9 +121,7 @@ def elect_uncleanly(brokers: BrokerCluster, site: LiveSite, topic: str) -> Elect
     assert remote_end > len(shared)
     assert read(site, 0, remote_end) == [*shared, *lost][:remote_end]
 
-    brokers.kill(1)
-    brokers.start(2)
-    wait_for(lambda: brokers.leader(topic, 0) == 2, lambda: "broker 2 does not lead")
+    elect_former_follower(brokers, topic)
     new = client.produce(topic, varied_records(900, seed=3), batch_num_messages=20)
     assert new[0].offset == len(shared)
     brokers.start(1)
@@ -116,8 +135,8 @@ def elect_uncleanly(brokers: BrokerCluster, site: LiveSite, topic: str) -> Elect
 def test_readers_follow_an_unclean_leader_and_what_it_lost_is_removed(
     brokers: BrokerCluster, tmp_path: Path, way: str
 ) -> None:
-    files = {"broker.log.dirs": {str(node): [str(brokers.log_dir(node))] for node in NODES}}
-    site = LiveSite(brokers, tmp_path, (), {**(files if way == "from-files" else {}), "topics": {way: OURS}}).write()
+    source = of_files(brokers) if way == "from-files" else by_fetch(brokers)
+    site = LiveSite(brokers, tmp_path, (), {**source, "topics": {way: OURS}}).write()
     elected = elect_uncleanly(brokers, site, way)
     shared, first, new, remote_end = elected.shared, elected.first, elected.new, elected.remote_end
     again = copied(site)
@@ -167,3 +186,54 @@ def test_an_unclean_leader_deletes_nothing_of_which_only_another_leaders_records
     assert site.log_starts(topic, 1) == {0: end}
     assert read(site, 0, end) == [*shared, *new][:end]
     ensure_clean(site)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("when", ["amid-the-copies", "after-the-copies"])
+def test_what_an_unclean_leader_lost_between_plan_and_commit_is_not_committed(
+    brokers: BrokerCluster, tmp_path: Path, when: str
+) -> None:
+    topic, ledger = when, Ledger(tmp_path / "ledger.csv")
+    brokers.create_topic(topic, 1, CONFIG, [[1, 2]])
+    site = LiveSite(brokers, tmp_path, (), {"topics": {topic: OURS}}).write()
+    # An idempotent one ends at a leader that lacks what another one took.
+    with producer(site, topic, ledger, enable_idempotence=False):
+        wait_for_records(ledger, PART)
+        lose_follower(brokers, topic)
+        # The new leader lacks all from here on, and perhaps some before.
+        lost_from = len(ledger)
+        wait_for_records(ledger, PART)
+        with site.open() as remote_log:
+            begun = remote_log.begin_copy(remote_log.plan_copy(), "interrupted")
+
+            def between(known: CopyTask) -> None:
+                if when == "amid-the-copies" and known.metadata.start_offset >= lost_from:
+                    elect_former_follower(brokers, topic)
+
+            with remote_log.keep_leases(task.lease for task in begun.tasks):
+                outcomes = each_copied(remote_log, begun.tasks, between)
+                if when == "after-the-copies":
+                    elect_former_follower(brokers, topic)
+                wait_for_records(ledger, PART)
+                report = remote_log.commit_copy(outcomes)
+        brokers.start(1)
+        assert any(each.failure is None and each.metadata.start_offset >= lost_from for each in outcomes)
+        [refused] = report.failures
+        assert mentions(refused.message, "leader epochs that no longer hold"), refused
+        assert [each.segment_id for each in finished(site)] == [each.segment_id for each in report.committed]
+        elected_at = lineage(site)[-1]
+        assert 0 < report.committed[-1].end_offset < elected_at <= lost_from
+
+        with CopyLoop(site, "expire") as runs:
+            runs.wait_for_segments(2)
+    site.catch_up()
+
+    assert finished(site)[-1].end_offset > elected_at
+    site.ensure_as_their_leader(ledger, topic)
+
+
+def wait_for_records(ledger: Ledger, more: int) -> None:
+    """Wait until so many more records are acknowledged than now."""
+    wanted = len(ledger) + more
+    wait_for(lambda: len(ledger) >= wanted, lambda: f"no more than {len(ledger)} records are acknowledged")
