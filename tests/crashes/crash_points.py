@@ -1,6 +1,6 @@
 """Named points at which a test kills a process: wrappers over the borders of the library, in that process alone.
 
-A border is what outlives a process: the metadata store, the object store, the leases, the files of a log directory.
+A border is what outlives a process: the metadata store, the object store, the leases, the files of a log directory, the brokers.
 Each call there has a point before and after it, so that a test can reach every state that a killed process can leave.
 """
 
@@ -20,6 +20,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql.safety import SqlSafety
@@ -82,6 +83,8 @@ class CrashPoint(StrEnum):
     AFTER_PARTITION_PLACED = "after a restored partition got its name"
     BEFORE_LOCAL_FILE_GOES = "before a local file goes"
     AFTER_LOCAL_FILE_GONE = "after a local file is gone"
+    BEFORE_DELETE_RECORDS = "before DeleteRecords"
+    AFTER_DELETE_RECORDS = "after DeleteRecords"
     AFTER_RECORD_MAPPED = "after a record that was produced is mapped"
     BEFORE_MAP_WRITTEN = "before the map of offsets is written"
     AFTER_MAP_WRITTEN = "after the map of offsets is written"
@@ -201,6 +204,7 @@ _BORDERS: tuple[tuple[Any, str, Points | Callable[..., Points]], ...] = (
     (SqlTopics, "put", (None, CrashPoint.AFTER_TOPIC_DECIDED)),
     (ObjectRemoteStorageManager, "rebind", (CrashPoint.BEFORE_BOUND_ANEW, CrashPoint.AFTER_BOUND_ANEW)),
     (TargetDirectory, "put_in_place", (CrashPoint.BEFORE_PARTITION_PLACED, CrashPoint.AFTER_PARTITION_PLACED)),
+    (ClusterClient, "delete_records", (CrashPoint.BEFORE_DELETE_RECORDS, CrashPoint.AFTER_DELETE_RECORDS)),
     (OffsetMapWriter, "add", (None, CrashPoint.AFTER_RECORD_MAPPED)),
     (OffsetMapWriter, "flush", (CrashPoint.BEFORE_MAP_WRITTEN, CrashPoint.AFTER_MAP_WRITTEN)),
     (LocalDirectory, "put", _written),

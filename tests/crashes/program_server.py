@@ -36,7 +36,7 @@ class Request:
     """A program: a function without parameters, as module:name, that finds `arguments` in sys.argv.
 
     `folder` gets its outputs (out, err), its process (pid) and how it is (state: stopped, running, ended CODE);
-    `clock` is the file of its SharedClock; `crash` is where it dies, as the fields of a Crash.
+    `clock` is the file of its SharedClock, empty if it has the machine's; `crash` is where it dies, as the fields of a Crash.
     """
 
     program: str
@@ -85,10 +85,11 @@ def _run(request: Request) -> NoReturn:
         for descriptor, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(Path(request.folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
         sys.argv = ["tiered-storage", *request.arguments]
-        clock: Any = import_module("tiered_storage.clock")
-        shared = SharedClock(Path(request.clock))
-        clock.time = shared.time_module()
-        LocalDirectory.put = put_at(shared)  # type: ignore[method-assign]
+        if request.clock:
+            clock: Any = import_module("tiered_storage.clock")
+            shared = SharedClock(Path(request.clock))
+            clock.time = shared.time_module()
+            LocalDirectory.put = put_at(shared)  # type: ignore[method-assign]
         os.fsync = _sync_nothing  # type: ignore[assignment]
         if request.crash is not None:
             point, nth, number = request.crash

@@ -128,12 +128,14 @@ class Program:
 class Programs:
     """The programs of one test, with outputs below `root` and the time of the SharedClock in `clock`.
 
+    Without `clock` they have this machine's time, as brokers do.
+
     What still runs at the end of a `with` is killed.
     """
 
     server: ProgramServer
     root: Path
-    clock: Path
+    clock: Path | None
     _started: list[Program] = field(default_factory=list)
 
     def start(self, *arguments: object, at: Crash | None = None, program: str = COMMAND_LINE) -> Program:
@@ -142,7 +144,7 @@ class Programs:
         started.folder.mkdir(parents=True)
         crash = None if at is None else (str(at.point), at.nth, int(at.signal))
         given = [str(argument) for argument in arguments]
-        self.server.ask(Request(program, given, str(started.folder), str(self.clock), crash))
+        self.server.ask(Request(program, given, str(started.folder), str(self.clock or ""), crash))
         self._started.append(started)
         return started
 

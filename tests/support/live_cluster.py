@@ -26,7 +26,7 @@ from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster
@@ -125,6 +125,24 @@ class LiveSite:
                 each.partition: reader.snapshot(each).remote_end
                 for each in remote_log.context.segments.list_partitions()
             }
+
+    def remote_starts(self) -> dict[int, int]:
+        """Return the log start of each partition that readers see."""
+        with self.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+            return {
+                each.partition: reader.snapshot(each).log_start_offset
+                for each in remote_log.context.segments.list_partitions()
+            }
+
+    def finished(self) -> list[RemoteLogSegmentMetadata]:
+        """Return every segment that readers may see."""
+        with self.open() as remote_log:
+            return [
+                segment
+                for partition in sorted(remote_log.context.segments.list_partitions())
+                for segment in remote_log.context.segments.list_remote_log_segments(partition)
+                if segment.state is SegmentState.COPY_SEGMENT_FINISHED
+            ]
 
     def ensure_exactly_once(self, ledger: Ledger, topic: str, topic_id: str | None = None) -> RecordCounts:
         """Audit everything deeply; see that each acknowledged record of `topic` is in the tiers once, some remote.
@@ -302,6 +320,15 @@ class TransactionalProducer(Background):
         for key, place in places.items():
             self._ledger.acknowledge(key, place)
         self._stopped.wait(_TRANSACTION / RATE)
+
+
+def part_of(ledger: Ledger, path: Path, chosen: Callable[[int, int], bool]) -> Ledger:
+    """Return a ledger, at `path`, of the records whose partition and offset are `chosen`."""
+    part = Ledger(path)
+    for key, place in ledger.acknowledged().items():
+        if chosen(place.partition, place.offset):
+            part.acknowledge(key, place)
+    return part
 
 
 def wait_for(condition: Callable[[], bool], why: Callable[[], str], seconds: float = PATIENCE_SECONDS) -> None:

@@ -17,7 +17,7 @@ from support.live_cluster import CopyLoop, LiveSite, producer, wait_for
 from support.records import varied_records
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.copy.tasks import CopyTask
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
@@ -39,13 +39,6 @@ def brokers(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFact
     """Three brokers of these tests alone, all running before and after each."""
     with BrokerCluster(kafka_programs, tmp_path_factory.mktemp("unclean")) as cluster:
         yield cluster
-
-
-def finished(site: LiveSite) -> list[RemoteLogSegmentMetadata]:
-    with site.open() as remote_log:
-        [partition] = remote_log.context.segments.list_partitions()
-        segments = remote_log.context.segments.list_remote_log_segments(partition)
-        return [each for each in segments if each.state is SegmentState.COPY_SEGMENT_FINISHED]
 
 
 def lineage(site: LiveSite) -> list[int]:
@@ -115,7 +108,7 @@ def elect_uncleanly(brokers: BrokerCluster, site: LiveSite, topic: str) -> Elect
     lose_follower(brokers, topic)
     lost = client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
     copied(site)
-    first = finished(site)
+    first = site.finished()
     assert lineage(site) == [0]
     remote_end = first[-1].end_offset + 1
     assert remote_end > len(shared)
@@ -145,7 +138,7 @@ def test_readers_follow_an_unclean_leader_and_what_it_lost_is_removed(
     assert again[0][0] == len(shared)
     assert lineage(site) == [0, len(shared)]
     leaked = {each.segment_id for each in first if each.start_offset >= len(shared)}
-    assert leaked and leaked <= {each.segment_id for each in finished(site)}
+    assert leaked and leaked <= {each.segment_id for each in site.finished()}
     end = again[-1][1] + 1
     assert end > remote_end
     assert read(site, 0, end) == [*shared, *new][:end]
@@ -154,7 +147,7 @@ def test_readers_follow_an_unclean_leader_and_what_it_lost_is_removed(
     limited = replace(site, settings={**site.settings, "topics": {way: {**OURS, "retention.bytes": 30_000}}}).write()
     expired = limited.run("expire")
     assert expired.exit_code == 0, expired.out + expired.err
-    left = finished(site)
+    left = site.finished()
     assert leaked.isdisjoint(each.segment_id for each in left)
     start = left[0].start_offset
     assert remote_end <= start < end
@@ -221,7 +214,7 @@ def test_what_an_unclean_leader_lost_between_plan_and_commit_is_not_committed(
         assert any(each.failure is None and each.metadata.start_offset >= lost_from for each in outcomes)
         [refused] = report.failures
         assert mentions(refused.message, "leader epochs that no longer hold"), refused
-        assert [each.segment_id for each in finished(site)] == [each.segment_id for each in report.committed]
+        assert [each.segment_id for each in site.finished()] == [each.segment_id for each in report.committed]
         elected_at = lineage(site)[-1]
         assert 0 < report.committed[-1].end_offset < elected_at <= lost_from
 
@@ -229,7 +222,7 @@ def test_what_an_unclean_leader_lost_between_plan_and_commit_is_not_committed(
             runs.wait_for_segments(2)
     site.catch_up()
 
-    assert finished(site)[-1].end_offset > elected_at
+    assert site.finished()[-1].end_offset > elected_at
     site.ensure_as_their_leader(ledger, topic)
 
 

@@ -12,9 +12,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from support.command_line import mentions
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, producer, rows_of, wait_for
+from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, part_of, producer, rows_of, wait_for
 from support.remote_servers import RemoteServers
-from tiered_storage.remote_log.model import RemoteLogSegmentId, SegmentState
+from tiered_storage.remote_log.model import RemoteLogSegmentId
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage_airflow.demo_cluster.brokers import REQUEST_SECONDS, BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place, Tier, judge, read_local
@@ -25,15 +25,6 @@ PARTITIONS = range(3)
 NAMED = "before they were copied"
 RETENTION_MS = 5_000
 """The brokers' own, shorter than an outage."""
-
-
-def part_of(ledger: Ledger, path: Path, chosen: Callable[[int, int], bool]) -> Ledger:
-    """Return a ledger, at `path`, of the records whose partition and offset are `chosen`."""
-    part = Ledger(path)
-    for key, place in ledger.acknowledged().items():
-        if chosen(place.partition, place.offset):
-            part.acknowledge(key, place)
-    return part
 
 
 def delete_remote_records(site: LiveSite, topic: str, before: Mapping[int, int]) -> None:
@@ -49,22 +40,9 @@ def _succeeds(site: LiveSite, *command: object) -> bool:
 
 def segments(site: LiveSite) -> dict[RemoteLogSegmentId, tuple[int, int, int]]:
     """Return the partition, the start and the end offset (inclusive) of each finished remote segment."""
-    with site.open() as remote_log:
-        return {
-            one.segment_id: (each.partition, one.start_offset, one.end_offset)
-            for each in remote_log.context.segments.list_partitions()
-            for one in remote_log.context.segments.list_remote_log_segments(each)
-            if one.state is SegmentState.COPY_SEGMENT_FINISHED
-        }
-
-
-def remote_starts(site: LiveSite) -> dict[int, int]:
-    """Return the log starts that readers see."""
-    with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
-        return {
-            each.partition: reader.snapshot(each).log_start_offset
-            for each in remote_log.context.segments.list_partitions()
-        }
+    return {
+        one.segment_id: (one.topic_id_partition.partition, one.start_offset, one.end_offset) for one in site.finished()
+    }
 
 
 def set_retention(brokers: BrokerCluster, topic: str, retention_ms: int) -> None:
@@ -89,7 +67,7 @@ def test_the_global_log_start_takes_remote_segments_with_it_and_the_brokers_take
         below = {found for found, (partition, _, end) in segments(site).items() if end < ours[partition]}
         assert below
         delete_remote_records(site, topic, ours)
-        assert remote_starts(site) == ours
+        assert site.remote_starts() == ours
         wait_for(lambda: below.isdisjoint(segments(site)), lambda: str(runs.others["expire"][-2:]))
         assert site.log_starts(topic) == dict.fromkeys(PARTITIONS, 0)
 
@@ -103,7 +81,7 @@ def test_the_global_log_start_takes_remote_segments_with_it_and_the_brokers_take
         runs.wait_for_segments(3)
         wait_for(lambda: len(runs.others["expire"]) > later, lambda: str(runs.others["expire"][-2:]))
         assert kept.keys() <= segments(site).keys()
-        assert remote_starts(site) == ours
+        assert site.remote_starts() == ours
 
     assert {result.exit_code for result in (*runs.results, *runs.others["expire"])} == {0}
     site.catch_up()
