@@ -1,7 +1,8 @@
 """Named points at which a test kills a process: wrappers over the borders of the library, in that process alone.
 
-A border is what outlives a process: the metadata store, the object store, the leases, the files of a log directory, the brokers.
-Each call there has a point before and after it, so that a test can reach every state that a killed process can leave.
+A border is what outlives a process: the metadata store, the object store, the leases, the files of a log directory, and
+brokers. Each call there has a point before and after it, so that a test can reach every state that a killed process can
+leave.
 """
 
 from __future__ import annotations

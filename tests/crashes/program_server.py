@@ -36,7 +36,8 @@ class Request:
     """A program: a function without parameters, as module:name, that finds `arguments` in sys.argv.
 
     `folder` gets its outputs (out, err), its process (pid) and how it is (state: stopped, running, ended CODE);
-    `clock` is the file of its SharedClock, empty if it has the machine's; `crash` is where it dies, as the fields of a Crash.
+    `clock` is the file of its SharedClock, empty: it has the machine's; `crash` is where it dies, as the fields of a
+    Crash.
     """
 
     program: str

@@ -6,57 +6,40 @@ for it.
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from crashes.airflow_parts import SOON_DEAD, unscheduled_dags, with_another_scheduler
+from crashes.airflow_parts import STORAGE, HaltingAirflow, halting_airflow
 from crashes.crash_points import CrashPoint
 from crashes.recovery import GRACE_MS, all_segments, assert_readable, assert_settled, run
-from crashes.storages import HALT
 from support.clocks import SharedClock
 from support.remote_logs import ENABLED, SEGMENT_BYTES, RemoteLogFiles, a_remote_log, partition_of, segments_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage_airflow.clusters import RUN_TIMEOUT
-from tiered_storage_airflow.demo_cluster.brokers import free_ports
-from tiered_storage_airflow.embedded import services
-from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun
-from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, EmbeddedAirflow
-from tiered_storage_airflow.embedded.processes import ServiceProcess, is_running, members, signal_all, wait_until
-from tiered_storage_airflow.embedded.record import SCHEDULER, RunningAirflow
+from tiered_storage_airflow.embedded.api_client import DagRun
+from tiered_storage_airflow.embedded.processes import is_running, wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
-PROJECT = Path(__file__).parents[2]
 DAGS = ("copy_segments", "expire_remote_segments", "enforce_local_retention", "repair_remote_log")
-STORAGE = "crashes.storages.HaltingStorage"
 PARTITIONS = {("orders", 0): 2, ("orders", 1): 2}
 
 
 @dataclass(slots=True)
-class CrashingAirflow:
+class CrashingAirflow(HaltingAirflow):
     """An embedded Airflow with copies of the DAGs that are not on a schedule, and the remote log they work on."""
 
-    files: RemoteLogFiles
-    embedded: EmbeddedAirflow
-    environ: Mapping[str, str]
-    running: RunningAirflow
-    halt: Path
-    killed: list[ServiceProcess] = field(default_factory=list)
-    """Killed schedulers, whose child processes wait for work forever."""
-
-    def api(self) -> AirflowApi:
-        return services.connect(self.running)
+    files: RemoteLogFiles = field(kw_only=True)
 
     def append_two_segments(self) -> None:
         """Let each partition have two more closed segments."""
@@ -66,29 +49,6 @@ class CrashingAirflow:
     def halted_worker(self, point: CrashPoint) -> tuple[DagRun, psutil.Process]:
         """Start a copy and wait until one of its workers stands still at `point`."""
         return self.halted("copy_segments", None, point)
-
-    def halted(self, dag_id: str, task_id: str | None, point: CrashPoint) -> tuple[DagRun, psutil.Process]:
-        """Start a run and wait until its task's process, or the first process there, stops at `point`."""
-        self.halt.mkdir(exist_ok=True)
-        for name in ("worker", "go-on", "task"):
-            (self.halt / name).unlink(missing_ok=True)
-        if task_id is not None:
-            (self.halt / "task").write_text(task_id)
-        (self.halt / "at").write_text(point)
-        with self.api() as api:
-            run = api.trigger(dag_id, {"dry_run": False})
-        pid_file = self.halt / "worker"
-        assert wait_until(lambda: pid_file.exists() and pid_file.read_text() != "", 120)
-        worker = psutil.Process(int(pid_file.read_text()))
-        assert wait_until(lambda: worker.status() == psutil.STATUS_STOPPED, 60)
-        (self.halt / "at").unlink()
-        return run, worker
-
-    def let_go_on(self, worker: psutil.Process) -> None:
-        """Let it continue if it was not killed; a task that was given up continues as a zombie."""
-        (self.halt / "go-on").touch()
-        while is_running(worker) and worker.status() == psutil.STATUS_STOPPED:
-            worker.send_signal(signal.SIGCONT)
 
     def finish(self, run: DagRun) -> DagRun:
         """Wait for the run's end."""
@@ -127,59 +87,15 @@ class CrashingAirflow:
             changed = database.execute("UPDATE dag_run SET start_date = ? WHERE dag_id = ? AND run_id = ?", given)
             assert changed.rowcount == 1
 
-    def restart_scheduler(self) -> None:
-        """Start a scheduler in place of one that was killed, with the rest of Airflow, and its tasks, as they are."""
-        self.killed += [one for one in self.running.services if one.name == SCHEDULER]
-        self.running = with_another_scheduler(self.running, self.embedded, self.environ)
-
-
-def _plugins(folder: Path) -> Path:
-    """Make what is in a plugins folder importable: the storage of these tests."""
-    folder.mkdir()
-    (folder / "crashes").symlink_to(PROJECT / "tests" / "crashes")
-    (folder / ".airflowignore").write_text("crashes\n")
-    return folder
-
-
-def _spark(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "spark-defaults.conf").write_text(f"spark.executorEnv.PYTHONPATH {PROJECT / 'tests'}\n")
-    return folder
-
 
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory: pytest.TempPathFactory, state_directory: Path) -> Iterator[CrashingAirflow]:
     root = tmp_path_factory.mktemp("crashing-airflow")
     files = a_remote_log(root, PARTITIONS, remote_log_storage_manager_class_name=STORAGE)
     files.clock = SharedClock(root / "clock")
-    [port] = free_ports(1)
-    embedded = EmbeddedAirflow(
-        root / "airflow-state",
-        config=files.config,
-        port=port,
-        dags_folder=unscheduled_dags(root / "dags", DAGS),
-        plugins_folder=_plugins(root / "plugins"),
-    )
-    environ = {
-        **os.environ,
-        DATABASE_VARIABLE: "",
-        HALT: str(root / "halt"),
-        "SPARK_CONF_DIR": str(_spark(root / "spark-conf")),
-        **SOON_DEAD,
-    }
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv(HALT, str(root / "halt"))
-        running = services.up(embedded, say=lambda _: None, environ=environ)
-        crashing = CrashingAirflow(files, embedded, environ, running, root / "halt")
-        try:
-            with crashing.api() as api:
-                for dag_id in DAGS:
-                    api.unpause(dag_id)
-            crashing.run()
-            yield crashing
-        finally:
-            services.down(root / "airflow-state", say=lambda _: None)
-            signal_all(members(crashing.killed, running.mark), signal.SIGKILL)
+    with halting_airflow(partial(CrashingAirflow, files=files), root, files.config, DAGS) as crashing:
+        crashing.run()
+        yield crashing
 
 
 @pytest.fixture(autouse=True)
@@ -358,8 +274,7 @@ def test_a_run_that_timed_out_ends_with_its_spark_job_and_another_run_copies_its
 
 def test_a_killed_scheduler_leaves_a_task_that_continues(airflow: CrashingAirflow) -> None:
     run, worker = airflow.halted_worker(CrashPoint.AFTER_DATA)
-    [scheduler] = [one for one in airflow.running.services if one.name == SCHEDULER]
-    psutil.Process(scheduler.pid).kill()
+    airflow.kill_scheduler()
     airflow.let_go_on(worker)
     airflow.restart_scheduler()
     assert airflow.finish(run).state == "success"
@@ -367,8 +282,7 @@ def test_a_killed_scheduler_leaves_a_task_that_continues(airflow: CrashingAirflo
 
 def test_a_killed_scheduler_whose_task_stands_still_is_followed_by_another_try(airflow: CrashingAirflow) -> None:
     run, worker = airflow.halted_worker(CrashPoint.AFTER_DATA)
-    [scheduler] = [one for one in airflow.running.services if one.name == SCHEDULER]
-    psutil.Process(scheduler.pid).kill()
+    airflow.kill_scheduler()
     airflow.restart_scheduler()
     ended = airflow.finish(run)
     airflow.let_go_on(worker)

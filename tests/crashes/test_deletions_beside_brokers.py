@@ -53,7 +53,7 @@ def programs(program_server: ProgramServer, tmp_path: Path) -> Iterator[Programs
 
 
 def kill_beside_copies(programs: Programs, site: LiveSite, command: str, crash: Crash) -> None:
-    """Start `command` until it is killed at `crash`: a run that finds too little to do, or a lease held, ends itself."""
+    """Start `command` until it is killed at `crash`: a run with too little to do, or without a lease, ends before."""
     codes: list[int] = []
 
     def is_killed() -> bool:

@@ -1,78 +1,74 @@
-"""Airflow's scheduler and a leader are killed at once, in the middle of a copy from a cluster under load."""
+"""Airflow's scheduler and a leader are killed at once, amid scheduled copies and trims of a cluster under load."""
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
-from crashes.airflow_parts import SOON_DEAD, unscheduled_dags, with_another_scheduler
+from crashes.airflow_parts import STORAGE, HaltingAirflow, halting_airflow
+from crashes.crash_points import CrashPoint
 from servers.kafka_programs import KafkaPrograms
-from support.live_cluster import SMALL_SEGMENTS, LiveSite, producer
-from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster, free_ports
+from support.live_cluster import SMALL_SEGMENTS, LiveSite, producer, wait_for
+from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
-from tiered_storage_airflow.embedded import services
-from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, EmbeddedAirflow
-from tiered_storage_airflow.embedded.processes import members, signal_all, wait_until
-from tiered_storage_airflow.embedded.record import SCHEDULER
 
-DAG = "copy_segments"
 TOPIC = "orders"
-SECONDS = 300
+SECONDS = 600
+TRIMMED = {"remote.storage.enable": True, "local.deletion.allowed": True, "local.retention.ms": 1}
+SCHEDULES = {
+    "copy_segments": 'CronDataIntervalTimetable("* * * * *", timezone="UTC")',
+    "enforce_local_retention": "lambda cluster: [cluster.remote_log]",
+}
+AMID = [(None, CrashPoint.AFTER_DATA), ("commit_metadata", CrashPoint.AFTER_FINISHED),
+        ("trim", CrashPoint.AFTER_DELETE_RECORDS)]  # fmt: skip
+"""Where the scheduler is killed: while this task, or the worker of a copy, has done a part of its work."""
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1800)
-def test_a_killed_scheduler_and_a_killed_leader_lose_and_double_nothing(
+@pytest.mark.timeout(2400)
+def test_killed_schedulers_and_killed_leaders_lose_and_double_nothing(
     kafka_programs: KafkaPrograms, tmp_path: Path
 ) -> None:
-    ledger, killed = Ledger(tmp_path / "ledger.csv"), []
+    ledger = Ledger(tmp_path / "ledger.csv")
     with BrokerCluster(kafka_programs, tmp_path / "kafka") as brokers:
         brokers.create_topic(TOPIC, 3, SMALL_SEGMENTS)
-        site = LiveSite(brokers, tmp_path, (TOPIC,)).write()
-        embedded = EmbeddedAirflow(
-            tmp_path / "airflow-state",
-            config=site.config,
-            port=free_ports(1)[0],
-            dags_folder=unscheduled_dags(tmp_path / "dags", [DAG]),
-        )
-        environ = {**os.environ, DATABASE_VARIABLE: "", **SOON_DEAD}
-        running = services.up(embedded, say=lambda _: None, environ=environ)
-        try:
-            with producer(site, TOPIC, ledger), services.connect(running) as api:
-                api.unpause(DAG)
-                first = api.wait_for_run(api.trigger(DAG), SECONDS)
-                assert first.state == "success", api.failures(first)
-                interrupted = api.trigger(DAG)
-                started = running
-                assert wait_until(lambda: any(map(is_spark, members(started.services, started.mark))), SECONDS)
-                killed = [one for one in running.services if one.name == SCHEDULER]
-                leader = brokers.leader(TOPIC, 0)
-                psutil.Process(killed[0].pid).kill()
-                brokers.kill(leader)
-                running = with_another_scheduler(running, embedded, environ)
-                ended = api.wait_for_run(interrupted, SECONDS)
-                # Red if what the worker had finished was committed beside what it lost.
-                assert ended.state in {"success", "failed"}, api.failures(ended)
-                brokers.start(leader)
-            with services.connect(running) as api:
-                last = api.wait_for_run(api.trigger(DAG), SECONDS)
-                assert last.state == "success", api.failures(last)
-        finally:
-            services.down(embedded.state, say=lambda _: None)
-            signal_all(members(killed, running.mark), signal.SIGKILL)
+        settings = {
+            "topics": {TOPIC: TRIMMED},
+            "scheduled.deletion.enable": True,
+            "remote.log.storage.manager.class.name": STORAGE,
+        }
+        site = LiveSite(brokers, tmp_path, (TOPIC,), settings).write()
+        with halting_airflow(HaltingAirflow, tmp_path, site.config, tuple(SCHEDULES), SCHEDULES) as airflow:
+            with producer(site, TOPIC, ledger):
+                wait_for_trims(site)
+                for task_id, point in AMID:
+                    airflow.halt_next(task_id, point)
+                    halted = airflow.wait_for_halted()
+                    leader = brokers.leader(TOPIC, 0)
+                    airflow.kill_scheduler()
+                    brokers.kill(leader)
+                    airflow.restart_scheduler()
+                    airflow.let_go_on(halted)
+                    brokers.start(leader)
+                    wait_for_trims(site)
+            wait_for(lambda: has_caught_up(site), lambda: f"{site.run('plan')} {site.log_starts(TOPIC)}", SECONDS)
 
-        site.catch_up()
-        counts = site.ensure_exactly_once(ledger, TOPIC)
-        assert counts.remote > counts.local
+            counts = site.ensure_exactly_once(ledger, TOPIC)
+            assert counts.remote > counts.local
 
 
-def is_spark(process: psutil.Process) -> bool:
-    """Whether it is the JVM of a Spark job."""
-    try:
-        return process.name() == "java" and "org.apache.spark.deploy.SparkSubmit" in process.cmdline()
-    except psutil.Error:
-        return False
+def wait_for_trims(site: LiveSite) -> None:
+    """Wait until scheduled runs have copied something of each partition, and trimmed it at the brokers."""
+    before = site.log_starts(TOPIC)
+    wait_for(
+        lambda: all(start > before[number] for number, start in site.log_starts(TOPIC).items()),
+        lambda: f"the log starts are still {before}",
+        SECONDS,
+    )
+
+
+def has_caught_up(site: LiveSite) -> bool:
+    """Whether scheduled runs have left nothing to copy and nothing to trim."""
+    planned = site.run("plan", "--json")
+    return (planned.exit_code, planned.rows) == (0, []) and site.log_starts(TOPIC) == site.remote_ends()

@@ -44,6 +44,19 @@ def kill_one_by_one(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> Non
         wait_for_replicas(brokers, topic)
 
 
+def lose_checkpoints_of_a_leader(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:
+    """It is killed, comes back without its checkpoint files as a follower, and leads again."""
+    lost = brokers.leader(topic, 0)
+    brokers.kill(lost)
+    _remove_checkpoints(brokers, lost)
+    copies.wait_for_segments()
+    brokers.start(lost)
+    wait_for_replicas(brokers, topic)
+    while brokers.leader(topic, 0) != lost:
+        pass_leadership_on(brokers, topic)
+    copies.wait_for_segments(3)
+
+
 def lose_all_checkpoints(brokers: BrokerCluster) -> None:
     """All three brokers are killed at once, and come back without their checkpoint files."""
     for node in NODES:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from crashes.airflow_parts import unscheduled_dags
+from crashes.airflow_parts import hasty_dags
 from servers.kafka_programs import KafkaPrograms
 from support.live_cluster import SMALL_SEGMENTS, LiveSite, producer, wait_for
 from support.mount_namespaces import elsewhere
@@ -95,7 +95,7 @@ def test_the_worker_of_each_brokers_queue_copies_what_that_broker_leads(
             return environments[-1]
 
         monkeypatch.setattr(services, "airflow_environment", environment)
-        dags = unscheduled_dags(tmp_path / "dags", ["copy_segments"])
+        dags = hasty_dags(tmp_path / "dags", ["copy_segments"])
         embedded = EmbeddedAirflow(tmp_path / "state", site.config, free_ports(1)[0], dags)
         running.callback(services.down, embedded.state, say=lambda _: None)
         airflow = services.up(embedded, say=lambda _: None, environ={**os.environ, DATABASE_VARIABLE: ""})

@@ -24,6 +24,7 @@ from support.broker_faults import (
     kill_copies,
     kill_one_by_one,
     lose_all_checkpoints,
+    lose_checkpoints_of_a_leader,
     move_leaders,
     of_files,
     reassign,
@@ -94,7 +95,7 @@ def test_nothing_is_lost_or_doubled_when_a_leader_is_killed_and_partitions_are_a
     site.ensure_exactly_once(ledger, topic)
 
 
-SHARED_FAULTS = (kill_one_by_one, move_leaders, reassign, kill_copies)
+SHARED_FAULTS = (kill_one_by_one, move_leaders, reassign, kill_copies, lose_checkpoints_of_a_leader)
 FAULTS = [
     *((by_fetch, fault) for fault in (*SHARED_FAULTS, throttle)),
     *((of_files, fault) for fault in SHARED_FAULTS),
