@@ -183,6 +183,9 @@ class _NoRemoteLog:
 
     offsets = latest = delete_records = snapshot
 
+    async def turn(self) -> None:
+        """Let remote work begin at once."""
+
     async def delete_topics(self, _: object) -> None:
         """Leave what is remote of topics."""
 
@@ -231,6 +234,7 @@ class _BeforeABroker:
             ReadFailures(metrics),
             ClientQuotas(None),
             nothing,
+            {},
             most_fetch_bytes=_LIMIT,
             most_wait_ms=1,
             skips_missing=False,

@@ -101,9 +101,14 @@ class RealKafkaClient:
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Move the log start of a partition to offset `before`."""
+        self.delete_records_of(topic, {partition: before})
+
+    def delete_records_of(self, topic: str, befores: Mapping[int, int]) -> None:
+        """Move the log starts of partitions, each to its offset in `befores`."""
         admin = self._admin()
-        wanted = TopicPartition(topic, partition, before)
-        admin.delete_records([wanted], operation_timeout=REQUEST_SECONDS)[wanted].result(REQUEST_SECONDS)
+        wanted = [TopicPartition(topic, partition, before) for partition, before in befores.items()]
+        for done in admin.delete_records(wanted, operation_timeout=REQUEST_SECONDS).values():
+            done.result(REQUEST_SECONDS)
 
     def elect_preferred(self, topic: str, partition: int = 0) -> None:
         """Have the first replica of a partition lead it, once that is in sync."""

@@ -6,13 +6,14 @@ import asyncio
 import hashlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH
+from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH, METADATA
 from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES, encode_request, request
 from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchDecoder, FetchLimits, FetchPosition, fetch_request
+from tiered_storage.kafka_wire.metadata import metadata_request
 
 _RECEIVE_BUFFER = 64 << 10
 
@@ -47,24 +48,39 @@ class RawReader:
 
     async def read_all(self, topic: str, topic_id: str, end: int, limits: FetchLimits, partition: int = 0) -> str:
         """Read a partition from offset 0 to `end` (exclusive), each offset once; return the hash of its batches."""
-        offset, seen = 0, hashlib.sha256()
-        while offset < end:
-            answer = await self.fetch([FetchPosition(topic, partition, offset, topic_id=topic_id)], limits)
+        return (await self.read_share(topic, topic_id, {partition: end}, limits))[partition]
+
+    async def read_share(
+        self, topic: str, topic_id: str, ends: Mapping[int, int], limits: FetchLimits, most_bytes: int = 8 << 20
+    ) -> dict[int, str]:
+        """Read partitions from offset 0 to their `ends` (exclusive), each offset once; return the hash of each.
+
+        Each Fetch asks for `most_bytes` of every partition that is not read to its end.
+        """
+        offsets, seen = dict.fromkeys(ends, 0), {each: hashlib.sha256() for each in ends}
+        while asked := [
+            FetchPosition(topic, each, offset, most_bytes, topic_id)
+            for each, offset in offsets.items()
+            if offset < ends[each]
+        ]:
+            answer = await self.fetch(asked, limits)
             self.on_answer(answer)
             for found in answer.partitions:
                 assert found.error_code == 0, found
-                content = bytes(found.records)
-                at = 0
-                while at + _BATCH_HEAD <= len(content):
-                    base, size = _HEAD.unpack_from(content, at)
-                    if at + 12 + size > len(content):
-                        break
-                    assert base == offset
-                    offset = base + int.from_bytes(content[at + 23 : at + 27], "big") + 1
-                    at += 12 + size
-                seen.update(content[:at])
-        assert offset == end
-        return seen.hexdigest()
+                content, offset = whole_batches(found.records, offsets[found.partition])
+                offsets[found.partition] = offset
+                seen[found.partition].update(content)
+        assert offsets == dict(ends)
+        return {each: found.hexdigest() for each, found in seen.items()}
+
+    async def describe(self, topic: str) -> bytes:
+        """Ask for a topic's partitions and their leaders; return the answer without its correlation id."""
+        self.number += 1
+        message = metadata_request(METADATA.latest, [topic])
+        self.writer.write(encode_request(message, self.number, self.client_id))
+        frame = await self._frame()
+        assert int.from_bytes(frame[:4], "big") == self.number
+        return frame[4:]
 
     async def _frame(self) -> bytes:
         size = int.from_bytes(await self.reader.readexactly(SIZE_BYTES), "big")
@@ -74,6 +90,20 @@ class RawReader:
 _HEAD = struct.Struct(">qi")
 """A batch begins with its base offset and its length; its last offset delta is at 23."""
 _BATCH_HEAD = 61
+
+
+def whole_batches(records: bytes | bytearray | memoryview, offset: int) -> tuple[bytes, int]:
+    """Return the whole batches of an answer, whose first offset is `offset`, and the offset after them."""
+    content = bytes(records)
+    at = 0
+    while at + _BATCH_HEAD <= len(content):
+        base, size = _HEAD.unpack_from(content, at)
+        if at + 12 + size > len(content):
+            break
+        assert base == offset
+        offset = base + int.from_bytes(content[at + 23 : at + 27], "big") + 1
+        at += 12 + size
+    return content[:at], offset
 
 
 @asynccontextmanager

@@ -1,7 +1,8 @@
 """What the gateway asks a broker on a client's own connection, so that the client's rights decide.
 
-Answers about offsets are used for a second. A topic's name never changes for its id; the id of a name does, if the
-topic is created again, and is asked for each time.
+Answers about offsets are used for a second, or for ten where they cannot mislead. A topic's name never changes for its
+id, so all connections of a process share what one of them learned: an answer to Metadata describes every partition of a
+topic. The id of a name does change, if the topic is created again, and is asked for each time.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from tiered_storage.kafka_wire.partition_offsets import PartitionOffsets
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, ListOffsets, OffsetSpec
 
 _MAX_AGE_SECONDS: Final = 1.0
+_MAX_AGE_BELOW_SECONDS: Final = 10.0
+"""How long offsets are used for a client that reads below the broker's log start, which never moves back."""
 _MOST_REMEMBERED: Final = 10_000
-"""Partitions, or topics, of one connection."""
+"""Partitions of one connection, or topics."""
 _BY_ID: Final = 12
 """The first version of Metadata that takes topics by their ids."""
 _BROKER_SECONDS: Final = 10.0
@@ -78,11 +81,17 @@ class NamedPartition(NamedTuple):
 class BrokerQuestions:
     """Questions on one client's connection. For one event loop."""
 
-    def __init__(self, asks: Ask, now: Callable[[], float] = time.monotonic) -> None:
-        """Ask by `asks`; `now` (seconds) measures the age of answers."""
+    def __init__(
+        self, asks: Ask, now: Callable[[], float] = time.monotonic, names: dict[bytes, NamedTopic] | None = None
+    ) -> None:
+        """Ask by `asks`; `now` (seconds) measures the age of answers.
+
+        `names` has topics by their ids; connections may share it. A connection must ask only for ids that its broker
+        has let it see.
+        """
         self._asks = asks
         self._now = now
-        self._names: dict[bytes, NamedTopic] = {}
+        self._names = {} if names is None else names
         self._offsets: dict[NamedPartition, tuple[float, PartitionOffsets]] = {}
         self._aborted: dict[NamedPartition, tuple[int, tuple[AbortedTransaction, ...]]] = {}
 
@@ -116,6 +125,21 @@ class BrokerQuestions:
         if unknown:
             found |= await self._ask_offsets(unknown, at)
         return found
+
+    async def offsets_below(
+        self, positions: Mapping[NamedPartition, int]
+    ) -> dict[NamedPartition, PartitionOffsets | int]:
+        """Return as `offsets`; where the broker's log begins after the position, they are ten seconds old at most.
+
+        That the broker still leads these partitions, its answer to the client has just shown.
+        """
+        at = self._now()
+        found: dict[NamedPartition, PartitionOffsets | int] = {}
+        for each, position in positions.items():
+            seen = self._offsets.get(each)
+            if seen is not None and position < seen[1].start and at - seen[0] < _MAX_AGE_BELOW_SECONDS:
+                found[each] = seen[1]
+        return found | await self.offsets(each for each in positions if each not in found)
 
     async def high_watermarks(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Return the high watermark, asked for now, of each partition (topic, number) that the broker leads."""

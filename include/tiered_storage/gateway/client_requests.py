@@ -23,7 +23,7 @@ from tiered_storage.gateway.allowed_apis import (
     refused_versions,
 )
 from tiered_storage.gateway.broker_ports import BrokerPorts
-from tiered_storage.gateway.broker_questions import BrokerQuestions
+from tiered_storage.gateway.broker_questions import BrokerQuestions, NamedTopic
 from tiered_storage.gateway.client_connection import Change, Changed, ClientConnection
 from tiered_storage.gateway.deletions.client_deletions import DELETING, ClientDeletions, Deletion
 from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
@@ -74,13 +74,17 @@ class ClientRequests:
         failures: ReadFailures,
         quotas: ClientQuotas,
         deletions: RemoteDeletions,
+        names: dict[bytes, NamedTopic],
         *,
         most_fetch_bytes: int,
         most_wait_ms: int,
         skips_missing: bool,
     ) -> None:
-        """Serve connection `number`; a Fetch has `most_fetch_bytes` of records at most."""
-        questions = BrokerQuestions(connection)
+        """Serve connection `number`; a Fetch has `most_fetch_bytes` of records at most.
+
+        All connections of a process share `names`, topics by their ids.
+        """
+        questions = BrokerQuestions(connection, names=names)
         self._connection = connection
         self._ports = ports
         self._metrics = metrics

@@ -176,6 +176,7 @@ class RemoteFetch:
         client: ClientName,
     ) -> Filled:
         """Return the broker's answer with remote records for `client`; `more` replaces what follows its partitions."""
+        await self._partitions.turn()
         positions = await self._positions(request, layout)
         left, is_first = request.max_bytes - layout.records_size, layout.records_size == 0
         allowed = self._quotas.room(client)
@@ -194,6 +195,7 @@ class RemoteFetch:
                 self._had_remote = True
             else:
                 found = await asyncio.gather(*(self._find_within(2 * wait_s, each, request, client) for each in some))
+                await self._partitions.turn()
             for position, each in zip(some, found, strict=True):
                 records = self._take(position, each, min(left, position.asked.max_bytes), client, whole=is_first)
                 if records is not None:
@@ -235,7 +237,7 @@ class RemoteFetch:
             if not isinstance(topic := topics[each.topic], int)
         }
         asked = {named[key]: request.partitions[key] for key in named}
-        offsets = await self._questions.offsets(asked)
+        offsets = await self._questions.offsets_below({each: position.offset for each, position in asked.items()})
         # An answer is used for a second: start and end may have moved meanwhile.
         doubtful = [each for each in asked if not _is_below(asked[each], offsets[each])]
         if doubtful:
@@ -257,6 +259,7 @@ class RemoteFetch:
         self, seconds: float, position: _Position, request: FetchRequest, client: ClientName
     ) -> _Found:
         """Find a position's records; none if store or metadata hang: local ones wait in the same answer."""
+        await self._partitions.turn()
         begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(seconds):

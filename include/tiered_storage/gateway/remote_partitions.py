@@ -8,7 +8,7 @@ was idle longest is closed first.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -27,6 +27,7 @@ from tiered_storage.remote_log.read.read_values import FetchedBatches, FoundOffs
 
 _MOST_OPEN: Final = 2_000
 """Reads that may stay open at once, whatever they hold."""
+_TURN_SECONDS: Final = 0.001
 _MOST_OFFSETS_OF_A_BATCH: Final = 1 << 31
 
 
@@ -137,6 +138,43 @@ class RemoteRead:
         await self._batches.aclose()
 
 
+class _Turns:
+    """Spreads pieces of work over rounds of the event loop, in the order in which they came.
+
+    While pieces wait, each round has one of them. Otherwise a round has all that come in its first millisecond: a
+    client that reads alone never waits.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_taken = False
+        self._taken_at = 0.0
+
+    async def next(self) -> None:
+        """Wait for a round that has time for a piece."""
+        loop = asyncio.get_running_loop()
+        if not self._is_taken:
+            self._is_taken, self._taken_at = True, loop.time()
+            loop.call_soon(self._end_round)
+            return
+        if not self._waiting and loop.time() - self._taken_at < _TURN_SECONDS:
+            return
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _end_round(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                loop = asyncio.get_running_loop()
+                self._taken_at = loop.time()
+                loop.call_soon(self._end_round)
+                return
+        self._is_taken = False
+
+
 class RemotePartitions:
     """The remote log of one cluster. For one event loop."""
 
@@ -152,12 +190,20 @@ class RemotePartitions:
         self._most_held = most_held_bytes
         self._idle: OrderedDict[ReadKey, RemoteRead] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
+        self._turns = _Turns()
         self.largest_chunk = 0
         """The bytes of the largest chunk that was read so far."""
 
     def partition(self, topic: str, topic_id: str, number: int) -> TopicIdPartition:
         """Return a partition by its topic's id; the name is for messages."""
         return TopicIdPartition(self._cluster_id, topic_id, number, topic)
+
+    async def turn(self) -> None:
+        """Wait until a piece of remote work may use the event loop.
+
+        Otherwise hundreds of remote readers, ready in the same moment, would delay all that is only passed on.
+        """
+        await self._turns.next()
 
     async def snapshot(self, partition: TopicIdPartition, offset: int) -> PartitionSnapshot:
         """Return what is remote of a partition. If the last snapshot does not have `offset`, the reader looks again.

@@ -18,6 +18,7 @@ from typing import Any
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.gateway.broker_ports import BrokerPorts
+from tiered_storage.gateway.broker_questions import NamedTopic
 from tiered_storage.gateway.client_connection import ClientConnection
 from tiered_storage.gateway.client_requests import ClientRequests
 from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
@@ -85,6 +86,7 @@ class GatewayServer:
         self._failures = ReadFailures(metrics)
         self._quotas = ClientQuotas(limits.client_bytes_per_second)
         self._tls = tls
+        self._names: dict[bytes, NamedTopic] = {}
         self._numbers = count(1)
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,6 +126,7 @@ class GatewayServer:
                 self._failures,
                 self._quotas,
                 self._deletions,
+                self._names,
                 most_fetch_bytes=self._limits.most_fetch_bytes,
                 most_wait_ms=self._limits.most_wait_ms,
                 skips_missing=self._limits.skips_missing,

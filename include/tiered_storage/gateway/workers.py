@@ -7,11 +7,14 @@ what its clients have asked, and closes.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import multiprocessing
+import resource
 import signal
 import ssl
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -44,6 +47,14 @@ _log = logging.getLogger(__name__)
 
 _RESTART_PAUSE_SECONDS: Final = 1.0
 _CHECK_SECONDS: Final = 0.5
+_FILES_A_CONNECTION: Final = 2
+"""The client's, and that to the broker."""
+_SWITCH_SECONDS: Final = 0.0005
+"""How long a thread that reads remote data or metadata may keep the event loop waiting: Python's default is 5 ms."""
+_COLLECT_AFTER: Final = (700, 10, 1_000)
+"""For gc.set_threshold: young objects as by default, since more of them at once take longer; old ones very rarely."""
+_OTHER_FILES: Final = 200
+"""Ports, the metadata's database, files or connections of the store."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOG_LINE: Final = "%(asctime)s %(levelname)s process {} %(name)s: %(message)s"
 
@@ -60,11 +71,27 @@ def run_gateway(settings: Settings, serve: Serve, say: Callable[[str], None]) ->
     ClusterRefusedError if the brokers cannot be asked for their addresses, and what opening the remote log raises.
     """
     _set_up_logs(settings, 0)
+    allow_open_files(settings.gateway_max_connections)
     where = f"{settings.gateway_listen_host}:{settings.gateway_port}"
     if settings.gateway_workers == 1:
         asyncio.run(serve(settings, 0, lambda: say(f"the gateway serves {where}")))
         return
     _watch(settings, serve, lambda: say(f"the gateway serves {where} with {settings.gateway_workers} processes"))
+
+
+def allow_open_files(connections: int) -> None:
+    """Let this process and its workers open the files that so many connections of clients need in each of them."""
+    needed = _FILES_A_CONNECTION * connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if allowed < needed:
+        _log.warning(
+            "a process may open %s files only, and gateway.max.connections needs %s: raise that limit (ulimit -n, "
+            "LimitNOFILE of a service), or lower gateway.max.connections to %s",
+            hard, needed, max((hard - _OTHER_FILES) // _FILES_A_CONNECTION, 1),
+        )  # fmt: skip
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 class _Worker:
@@ -233,8 +260,18 @@ def server_tls(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
+def _favour_the_event_loop() -> None:
+    """Let neither other threads nor collections of garbage stop all connections of this process for long."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    # A collection of everything takes 0.1 s, and finds little: reference counts free the rest.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
+
+
 async def serve_until(stop: asyncio.Event, health: Health, on_ready: Callable[[], None]) -> None:
     """Be ready, now that the ports are open, until `stop` is set. Then no more, before connections are drained."""
+    _favour_the_event_loop()
     health.start()
     health.is_serving = True
     on_ready()

@@ -39,6 +39,8 @@ NO_REPLICA = -1
 UUID_BYTES = 16
 _CORRELATION_ID: Final = 4
 _NO_TAGS: Final = b"\0"
+_HEAD: Final = struct.Struct(">ihqq")
+"""A partition's number, error code, high watermark and last stable offset."""
 _DIVERGING_EPOCH, _CURRENT_LEADER = 0, 1
 
 
@@ -134,7 +136,7 @@ def encode_entry(
     """
     flexible = version >= FLEXIBLE
     high_watermark, stable, log_start = offsets
-    parts = [struct.pack(">ihqq", partition, error_code, high_watermark, stable)]
+    parts = [_HEAD.pack(partition, error_code, high_watermark, stable)]
     if version >= WITH_LOG_START:
         parts.append(struct.pack(">q", log_start))
     parts.append(encoded_size(None if aborted is None else len(aborted), flexible=flexible))
@@ -186,8 +188,7 @@ def read_topic(cursor: Cursor, version: int) -> str | bytes:
 
 def _partition(topic: str | bytes, cursor: Cursor, version: int) -> PartitionEntry:
     flexible, start = version >= FLEXIBLE, cursor.position
-    number, error_code = cursor.int32(), cursor.int16()
-    high_watermark, last_stable_offset = cursor.int64(), cursor.int64()
+    number, error_code, high_watermark, last_stable_offset = _HEAD.unpack(cursor.take(_HEAD.size))
     log_start_offset = cursor.int64() if version >= WITH_LOG_START else NO_OFFSET
     aborted = tuple(_aborted(cursor, flexible=flexible))
     replica = cursor.int32() if version >= WITH_READ_REPLICA else NO_REPLICA

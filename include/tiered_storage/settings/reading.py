@@ -104,7 +104,7 @@ class ReadingSettings(PropertyModel):
         "remote.log.reader.metadata.max.age.ms", 1_000, READING, Source.OURS, unit="ms", at_least=0
     )
     """How long a reader uses what it knows of a partition before it looks again; at least twenty times what looking
-    took."""
+    took, and with the wait for a thread up to ten seconds."""
 
     audit_worker_bytes_per_second: Whole = setting(
         "audit.worker.bytes.per.second",

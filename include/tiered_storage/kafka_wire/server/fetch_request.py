@@ -40,6 +40,13 @@ REPLICA_IN_TAG: Final = 15
 _REPLICA_STATE: Final = 1
 _NO_SESSION: Final = struct.pack(">ii", 0, NO_EPOCH)
 _INT32: Final = struct.Struct(">i")
+_PARTITION_LAYOUTS: Final = (
+    (FLEXIBLE, struct.Struct(">i4xq12xi")),
+    (WITH_LEADER_EPOCH, struct.Struct(">i4xq8xi")),
+    (WITH_LOG_START, struct.Struct(">iq8xi")),
+    (0, struct.Struct(">iqi")),
+)
+"""By the first version that has it: number, offset and max bytes of a partition, without the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +108,12 @@ def take_fetch(frame: memoryview, header: RequestHeader, most_bytes: int, *, sha
 
 def _partitions(cursor: Cursor, version: int) -> Iterator[tuple[tuple[str | bytes, int], AskedPartition]]:
     flexible = version >= FLEXIBLE
+    layout = next(found for first, found in _PARTITION_LAYOUTS if version >= first)
     for _ in range(cursor.size(flexible=flexible) or 0):
         topic = read_topic(cursor, version)
         for _ in range(cursor.size(flexible=flexible) or 0):
-            number = cursor.int32()
-            if version >= WITH_LEADER_EPOCH:
-                cursor.int32()
-            offset = cursor.int64()
-            if version >= FLEXIBLE:
-                cursor.int32()
-            if version >= WITH_LOG_START:
-                cursor.int64()
-            yield (topic, number), AskedPartition(offset, cursor.int32())
+            number, offset, max_bytes = layout.unpack(cursor.take(layout.size))
+            yield (topic, number), AskedPartition(offset, max_bytes)
             if flexible:
                 cursor.skip_tagged_fields()
         if flexible:

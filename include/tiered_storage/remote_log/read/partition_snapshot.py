@@ -238,7 +238,12 @@ def _without_truncated_end(log: PartitionLog, known: tuple[EpochEntry, ...]) -> 
 MOST_SEGMENTS = 200_000
 """The most segments to keep over all partitions, about 1 KB each; the last used partition is always kept."""
 AGE_PER_SNAPSHOT = 20
-"""A snapshot stays fresh for this many times as long as it took to take, a twentieth of the time at most."""
+"""A snapshot stays fresh for this many times as long as it took to take, a twentieth of the time at most.
+
+The wait for a thread counts too, up to MOST_SECONDS_FOR_WAITING of freshness: when very many partitions are read, each
+would otherwise be outdated before its reader comes back, and the threads would do nothing but look.
+"""
+MOST_SECONDS_FOR_WAITING = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +278,8 @@ class PartitionSnapshots:
         self._most_segments = most_segments
         self._lock = threading.Lock()
         self._seen: OrderedDict[TopicIdPartition, _Seen] = OrderedDict()
+        self._held = 0
+        """The segments of all that were seen: to count them each time would take longer than a look-up."""
         self._under_way: dict[TopicIdPartition, Future[PartitionSnapshot]] = {}
 
     def fresh(self, partition: TopicIdPartition) -> PartitionSnapshot | None:
@@ -317,26 +324,33 @@ class PartitionSnapshots:
         with self._lock:
             under_way = self._under_way.get(partition)
             if under_way is None:
-                under_way = self._under_way[partition] = self._pool.submit(lambda: self._take_now(partition))
+                asked_at = self._timing.now()
+                under_way = self._pool.submit(lambda: self._take_now(partition, asked_at))
+                self._under_way[partition] = under_way
             return under_way
 
-    def _take_now(self, partition: TopicIdPartition) -> PartitionSnapshot:
+    def _take_now(self, partition: TopicIdPartition, asked_at: float) -> PartitionSnapshot:
         begun = self._timing.now()
         try:
             snapshot = self._take(partition)
         except BaseException:
             with self._lock:
                 self._under_way.pop(partition, None)
-                self._seen.pop(partition, None)
+                self._drop(self._seen.pop(partition, None))
             raise
         now = self._timing.now()
         cost = now - begun
-        seen = _Seen(snapshot, now + max(self._max_age, AGE_PER_SNAPSHOT * cost), now + cost)
+        for_waiting = min(AGE_PER_SNAPSHOT * (now - asked_at), MOST_SECONDS_FOR_WAITING)
+        fresh_for = max(self._max_age, AGE_PER_SNAPSHOT * cost, for_waiting)
+        seen = _Seen(snapshot, now + fresh_for, now + cost)
         with self._lock:
             self._under_way.pop(partition, None)
+            self._drop(self._seen.pop(partition, None))
             self._seen[partition] = seen
-            self._seen.move_to_end(partition)
-            held = sum(each.segments for each in self._seen.values())
-            while held > self._most_segments and len(self._seen) > 1:
-                held -= self._seen.popitem(last=False)[1].segments
+            self._held += seen.segments
+            while self._held > self._most_segments and len(self._seen) > 1:
+                self._drop(self._seen.popitem(last=False)[1])
         return snapshot
+
+    def _drop(self, seen: _Seen | None) -> None:
+        self._held -= 0 if seen is None else seen.segments

@@ -93,6 +93,35 @@ def test_offsets_are_used_for_a_second_unless_they_must_be_new() -> None:
     asyncio.run(work())
 
 
+def test_below_the_brokers_log_start_offsets_are_used_for_ten_seconds() -> None:
+    broker = ScriptedBroker(PartitionOffsets(60, 200, 180))
+
+    async def work() -> None:
+        times: list[float] = []
+        questions = BrokerQuestions(broker, lambda: times[-1])
+        asked = []
+        for now, position in ((0.0, 59), (9.9, 59), (9.9, 60), (10.8, 60), (12.0, 60), (21.9, 59), (22.1, 59)):
+            times.append(now)
+            assert await questions.offsets_below({PARTITION: position}) == {PARTITION: broker.offsets}
+            asked.append(len(broker.asked))
+        assert asked == [3, 3, 6, 6, 9, 9, 12]
+
+    asyncio.run(work())
+
+
+def test_connections_share_the_names_of_ids() -> None:
+    first, second = ScriptedBroker(), ScriptedBroker()
+    names: dict[bytes, NamedTopic] = {}
+
+    async def work() -> None:
+        await BrokerQuestions(first, names=names).topics([RAW_ID])
+        found = await BrokerQuestions(second, names=names).topics([RAW_ID])
+        assert found == {RAW_ID: NamedTopic(TOPIC, TOPIC_ID)}
+        assert (len(first.asked), len(second.asked)) == (1, 0)
+
+    asyncio.run(work())
+
+
 def test_the_id_of_a_topic_is_asked_for_each_time_and_the_name_of_an_id_once() -> None:
     broker = ScriptedBroker()
 

@@ -70,6 +70,7 @@ def a_connection(unclear: Unclear | None = None) -> tuple[ClientConnection, Wire
             ReadFailures(metrics),
             ClientQuotas(None),
             cast(Any, unclear),
+            {},
             most_fetch_bytes=1,
             most_wait_ms=1,
             skips_missing=False,

@@ -20,7 +20,12 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
 from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool
-from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot, PartitionSnapshots, snapshot_partition
+from tiered_storage.remote_log.read.partition_snapshot import (
+    MOST_SECONDS_FOR_WAITING,
+    PartitionSnapshot,
+    PartitionSnapshots,
+    snapshot_partition,
+)
 
 P = [partition_of("orders", number) for number in range(4)]
 
@@ -82,6 +87,27 @@ def test_a_view_may_be_twenty_times_as_old_as_it_took_to_build() -> None:
     looks.time.seconds += 2
     asyncio.run(snapshots.get(P[0], in_time(looks.time)))
     assert len(looks.at) == 2
+
+
+@pytest.mark.parametrize(("waited", "fresh_for"), [(0.3, 6.0), (60.0, MOST_SECONDS_FOR_WAITING)])
+def test_a_view_that_waited_for_a_thread_is_used_for_longer(waited: float, fresh_for: float) -> None:
+    looks, go_on = Looks(), threading.Event()
+    timing = ReadTiming(looks.time.now, looks.time.sleep)
+    snapshots = PartitionSnapshots(looks, ReaderPool("looks", 1), 1000, timing)
+    looks.before = lambda: go_on.wait(10)
+
+    async def ask() -> None:
+        asking = [asyncio.create_task(snapshots.get(each, in_time(looks.time, 100_000))) for each in P[:2]]
+        await asyncio.sleep(0)
+        looks.time.seconds += waited
+        go_on.set()
+        await asyncio.gather(*asking)
+
+    asyncio.run(ask())
+    looks.time.seconds += fresh_for - 0.1
+    assert snapshots.fresh(P[1]) is not None
+    looks.time.seconds += 0.2
+    assert snapshots.fresh(P[1]) is None
 
 
 def test_two_who_ask_at_once_share_a_look_and_who_must_know_looks_again() -> None:
