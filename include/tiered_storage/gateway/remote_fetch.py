@@ -194,14 +194,20 @@ class RemoteFetch:
                 found = [_Found() for _ in some]
                 self._had_remote = True
             else:
-                found = await asyncio.gather(*(self._find_within(2 * wait_s, each, request, client) for each in some))
+                share = max(left, 0) // len(some)
+                found = await asyncio.gather(
+                    *(
+                        self._find_within(2 * wait_s, each, request, min(share, each.asked.max_bytes), client)
+                        for each in some
+                    )
+                )
                 await self._partitions.turn()
             for position, each in zip(some, found, strict=True):
                 records = self._take(position, each, min(left, position.asked.max_bytes), client, whole=is_first)
                 if records is not None:
-                    left -= len(records.content)
+                    left -= records.size
                     held += records.memory
-                    served += len(records.content)
+                    served += records.size
                     is_first = may_wait = False
                 may_wait = may_wait and each.code == NONE
                 replacements.append(_entry(request, position, each, records))
@@ -256,14 +262,14 @@ class RemoteFetch:
         return min(max(request.max_wait_ms, LEAST_WAIT_MS), self._most_wait_ms)
 
     async def _find_within(
-        self, seconds: float, position: _Position, request: FetchRequest, client: ClientName
+        self, seconds: float, position: _Position, request: FetchRequest, wanted: int, client: ClientName
     ) -> _Found:
-        """Find a position's records; none if store or metadata hang: local ones wait in the same answer."""
+        """Find a position's records, about `wanted` bytes; none if store or metadata hang: local ones wait too."""
         await self._partitions.turn()
         begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(seconds):
-                return await self._find(position, request)
+                return await self._find(position, request, wanted)
         except TimeoutError:
             self._had_remote = True
             return _Found()
@@ -272,7 +278,7 @@ class RemoteFetch:
                 taken = asyncio.get_running_loop().time() - begun
                 self._metrics.waited(position.partition.topic.name, client, taken)
 
-    async def _find(self, position: _Position, request: FetchRequest) -> _Found:
+    async def _find(self, position: _Position, request: FetchRequest, wanted: int) -> _Found:
         """Look for a position in the remote log, and wait for its first records. Never raises our own errors."""
         known, partition = position.offsets, position.partition
         if partition is None or isinstance(known, int):
@@ -283,13 +289,15 @@ class RemoteFetch:
             # The broker has it now, or again.
             return _Found(NONE, known.start)
         try:
-            return await self._look(partition, known, position.asked.offset, request)
+            return await self._look(partition, known, position.asked.offset, request, wanted)
         except TieredStorageError as error:
             code = kafka_code(error)
             self._fails(partition, code, f"offset {position.asked.offset} is not read: {error}")
             return _Found(code)
 
-    async def _look(self, named: NamedPartition, known: PartitionOffsets, offset: int, request: FetchRequest) -> _Found:
+    async def _look(
+        self, named: NamedPartition, known: PartitionOffsets, offset: int, request: FetchRequest, wanted: int
+    ) -> _Found:
         partition = self._partitions.partition(named.topic.name, named.topic.topic_id, named.number)
         snapshot = await self._partitions.snapshot(partition, offset)
         if not (snapshot.coverage.ranges or snapshot.is_log_start_known) or offset < snapshot.log_start_offset:
@@ -307,7 +315,7 @@ class RemoteFetch:
         key = ReadKey(self._client, partition, isolation)
         read = self._partitions.open(key, offset, snapshot.remote_end, self._wait_ms(request))
         try:
-            is_ready = await read.is_ready()
+            is_ready = await read.is_ready(wanted)
             is_decided = not (request.is_committed and is_ready)
             outcomes = _Outcomes() if is_decided else await self._outcomes(named, partition, snapshot)
         except BaseException:
@@ -359,7 +367,7 @@ class RemoteFetch:
         records = read.take(most_bytes, end_offset=found.outcomes.decided_end, whole=whole)
         self._partitions.keep(key, read)
         if records is not None:
-            self._metrics.served(named.topic.name, client, len(records.content))
+            self._metrics.served(named.topic.name, client, records.size)
         return records
 
     async def _missing(
@@ -396,13 +404,14 @@ def _is_below(asked: AskedPartition, known: PartitionOffsets | int) -> bool:
 def _entry(request: FetchRequest, position: _Position, found: _Found, records: RemoteRecords | None) -> Replacement:
     """Return what comes instead of the broker's answer for a partition."""
     entry, known = position.entry, position.offsets
-    content: Buffer = b"" if records is None else records.content
+    buffers: tuple[Buffer, ...] = () if records is None else records.buffers
     aborted = _aborted(found, records) if request.is_committed else None
     offsets = (NO_OFFSET, NO_OFFSET, NO_OFFSET)
     if found.code == NONE and isinstance(known, PartitionOffsets):
         offsets = (known.high_watermark, known.stable, found.log_start)
-    head = encode_entry(request.version, entry.partition, found.code, offsets, aborted, len(content))
-    return Replacement(SIZE_BYTES + entry.start, SIZE_BYTES + entry.end, [head, content, encoded_end(request.version)])
+    head = encode_entry(request.version, entry.partition, found.code, offsets, aborted, sum(map(len, buffers)))
+    end = encoded_end(request.version)
+    return Replacement(SIZE_BYTES + entry.start, SIZE_BYTES + entry.end, [head, *buffers, end])
 
 
 def _aborted(found: _Found, records: RemoteRecords | None) -> list[AbortedTransaction]:

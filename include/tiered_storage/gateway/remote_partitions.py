@@ -8,15 +8,16 @@ was idle longest is closed first.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import numpy as np
-
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.kafka_log.log.log_config import INT64_MAX
+from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import NO_TIMESTAMP, encode_batch, encode_empty_batch
 from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
@@ -43,12 +44,14 @@ class ReadKey(NamedTuple):
 class RemoteRecords:
     """Whole batches, up to `end_offset` (exclusive); `aborted` are those whose ends are remote too."""
 
-    content: memoryview
+    buffers: tuple[memoryview, ...]
+    """Their bytes, in order: a part of a chunk each."""
+    size: int
     start_offset: int
     end_offset: int
     aborted: tuple[AbortedTransaction, ...]
     memory: int
-    """The bytes that `content` keeps in memory: it may be a part of a chunk."""
+    """The bytes that `buffers` keep in memory: at least `size`."""
 
 
 def skipped_offsets(start_offset: int, end_offset: int) -> RemoteRecords:
@@ -59,83 +62,151 @@ def skipped_offsets(start_offset: int, end_offset: int) -> RemoteRecords:
     last = min(end_offset - 1, start_offset + _MOST_OFFSETS_OF_A_BATCH - 1)
     ends = [Record(each, NO_TIMESTAMP, None, None) for each in dict.fromkeys((start_offset, last))]
     content = encode_empty_batch(encode_batch(ends, partition_leader_epoch=LEADER_EPOCH_UNKNOWN))
-    return RemoteRecords(memoryview(content), start_offset, last + 1, (), len(content))
+    return RemoteRecords((memoryview(content),), len(content), start_offset, last + 1, (), len(content))
+
+
+def _nothing_is_there() -> bool:
+    return False
 
 
 class RemoteRead:
     """One read of a partition, from `offset` on. For one Fetch at a time."""
 
-    def __init__(self, batches: AsyncGenerator[FetchedBatches, None], offset: int, remote_end: int) -> None:
-        """Take over `batches`, which begins at `offset`; `remote_end` is the end of the remote log then, or earlier."""
+    def __init__(
+        self,
+        batches: AsyncGenerator[FetchedBatches, None],
+        offset: int,
+        remote_end: int,
+        is_next_there: Callable[[], bool] = _nothing_is_there,
+    ) -> None:
+        """Take over `batches`, which begins at `offset`; `remote_end` is the end of the remote log then, or earlier.
+
+        `is_next_there` returns whether the next step of `batches` has its bytes in memory.
+        """
         self._batches = batches
+        self._is_next_there = is_next_there
         self.remote_end = remote_end
-        self._fetched: FetchedBatches | None = None
+        self._fetched: deque[FetchedBatches] = deque()
         self._row = 0
         self.offset = offset
+        self.largest_chunk = 0
+        """The bytes of the largest chunk that it read so far."""
+        self.has_failed = False
+        """Whether it cannot go on after what it holds; another read from there on shows why."""
 
     @property
     def is_remote(self) -> bool:
         """Whether the next batch comes from the remote tier. Call it after `is_ready`."""
-        return self._fetched is not None and self._fetched.tier is Tier.REMOTE
+        return not self._is_used_up and self._fetched[0].tier is Tier.REMOTE
 
     @property
     def held_bytes(self) -> int:
         """The memory that it holds, without what is fetched ahead."""
-        return len(self._fetched.content) if self._fetched else 0
+        return sum(len(each.content) for each in self._fetched)
 
-    async def is_ready(self) -> bool:
-        """Wait until there are records at `offset`; False: the remote log ends there. Raises as RemoteLogReader."""
-        while self._fetched is None or self._row >= len(self._fetched.table):
-            self._fetched = await anext(self._batches, None)
-            self._row = 0
-            if self._fetched is None:
-                return False
-            self.offset = max(self.offset, self._fetched.start_offset)
-            if not len(self._fetched.table):
-                self.offset = self._fetched.end_offset
+    async def is_ready(self, wanted_bytes: int = 0) -> bool:
+        """Wait until there are records at `offset`; False: the remote log ends there. Raises as RemoteLogReader.
+
+        If these have less than `wanted_bytes`, add those after them that are in memory already.
+        """
+        while self._is_used_up and await self._step():
+            pass
+        if self._is_used_up:
+            return False
+        try:
+            while self._left() < wanted_bytes and self._is_next_there() and await self._step():
+                pass
+        except TieredStorageError:
+            self.has_failed = True
         return True
+
+    async def _step(self) -> bool:
+        fetched = await anext(self._batches, None)
+        if fetched is None:
+            return False
+        if self._is_used_up:
+            self._fetched.clear()
+            self._row = 0
+            self.offset = max(self.offset, fetched.start_offset) if len(fetched.table) else fetched.end_offset
+        if len(fetched.table):
+            self._fetched.append(fetched)
+            self.largest_chunk = max(self.largest_chunk, len(fetched.content))
+        return True
+
+    @property
+    def _is_used_up(self) -> bool:
+        """Whether all that was fetched is taken.
+
+        The last chunk stays held until the next step, so that idle reads, which also fetch ahead, are bounded.
+        """
+        return not self._fetched or self._row == len(self._fetched[0].table)
+
+    def _left(self) -> int:
+        """Return how many bytes were not taken yet."""
+        table = self._fetched[0].table
+        return self.held_bytes - int(table.position[self._row] - table.position[0])
 
     def reaches(self, offset: int) -> bool:
         """Return whether the next batch has `offset` or a later one. Call it after `is_ready`."""
-        fetched = self._fetched
-        return fetched is not None and int(fetched.table.last_offset[self._row]) >= offset
+        return not self._is_used_up and int(self._fetched[0].table.last_offset[self._row]) >= offset
 
     def take(self, most_bytes: int, *, end_offset: int = INT64_MAX, whole: bool) -> RemoteRecords | None:
         """Return the next whole batches, `most_bytes` at most; with `whole`, the first one whatever its size.
 
         They end before `end_offset`. None if that is too little. Call it after `is_ready`.
         """
-        fetched = self._fetched
-        if fetched is None or self.reaches(end_offset):
+        start, size, memory = self.offset, 0, 0
+        buffers: list[memoryview] = []
+        aborted: set[AbortedTransaction] = set()
+        while not (self._is_used_up or self.reaches(end_offset)):
+            fetched, before = self._fetched[0], self.offset
+            buffer = self._take_of_first(fetched, most_bytes - size, end_offset, whole=whole and not buffers)
+            if buffer is None:
+                break
+            buffers.append(buffer)
+            size += len(buffer)
+            memory += len(fetched.content) if buffer.obj is fetched.content else len(buffer)
+            aborted.update(
+                AbortedTransaction(each.producer_id, each.first_offset)
+                for each in fetched.aborted
+                if each.first_offset < self.offset and each.last_offset >= before
+            )
+        if not buffers:
             return None
+        by_offset = sorted(aborted, key=lambda each: (each.first_offset, each.producer_id))
+        return RemoteRecords(tuple(buffers), size, start, self.offset, tuple(by_offset), memory)
+
+    def _take_of_first(
+        self, fetched: FetchedBatches, most_bytes: int, end_offset: int, *, whole: bool
+    ) -> memoryview | None:
+        """Return the next whole batches of `fetched`, the first of what it holds; None if that is too little."""
         table, row = fetched.table, self._row
         begin = int(table.position[row])
-        ends = table.position[row:] + table.size[row:] - begin
-        count = int(np.searchsorted(ends, most_bytes, side="right"))
-        if not count and not whole:
+        # NumPy's search would let go of the GIL, and wait for it.
+        end_row = bisect_right(range(len(table)), begin + most_bytes, row, key=lambda at: _end_of(table, at))
+        if end_row == row and not whole:
             return None
-        decided = int(np.searchsorted(table.last_offset[row:], end_offset))
-        end_row = row + min(max(count, 1), decided)
-        origin = begin - fetched.source_position
-        content = memoryview(fetched.content)[origin : origin + int(ends[end_row - row - 1])]
-        memory = len(fetched.content)
-        if 2 * len(content) < memory:
+        end_row = min(max(end_row, row + 1), bisect_left(table.last_offset, end_offset, row))
+        origin = fetched.source_position
+        content = memoryview(fetched.content)[begin - origin : _end_of(table, end_row - 1) - origin]
+        if 2 * len(content) < len(fetched.content):
             # Copy a small portion: otherwise an answer over many partitions would keep each whole chunk in memory.
-            content, memory = memoryview(bytes(content)), len(content)
-        start = self.offset
+            content = memoryview(bytes(content))
         # The last batch of a segment that a later leader truncated reaches over its valid end.
         self.offset = min(int(table.last_offset[end_row - 1]) + 1, fetched.end_offset)
         self._row = end_row
-        aborted = tuple(
-            AbortedTransaction(each.producer_id, each.first_offset)
-            for each in fetched.aborted
-            if each.first_offset < self.offset and each.last_offset >= start
-        )
-        return RemoteRecords(content, start, self.offset, aborted, memory)
+        if end_row == len(table) and len(self._fetched) > 1:
+            self._fetched.popleft()
+            self._row = 0
+        return content
 
     async def close(self) -> None:
         """End what it fetches ahead."""
         await self._batches.aclose()
+
+
+def _end_of(table: BatchTable, row: int) -> int:
+    return int(table.position[row]) + int(table.size[row])
 
 
 class _Turns:
@@ -246,16 +317,16 @@ class RemotePartitions:
             return known
         if known is not None:
             self.end(known)
-        batches = self._reader.batches(key.partition, offset, isolation=key.isolation, deadline_ms=wait_ms)
-        return RemoteRead(batches, offset, remote_end)
+        stream = self._reader.stream(key.partition, offset, isolation=key.isolation, deadline_ms=wait_ms)
+        return RemoteRead(stream.fetch(), offset, remote_end, stream.is_next_there)
 
     def keep(self, key: ReadKey, read: RemoteRead) -> None:
         """Keep a read for the client's next Fetch, if there is memory for it."""
         earlier = self._pop(key)
         if earlier is not None:
             self.end(earlier)
-        self.largest_chunk = max(self.largest_chunk, read.held_bytes)
-        if not self._memory.take_if_free(read.held_bytes):
+        self.largest_chunk = max(self.largest_chunk, read.largest_chunk)
+        if read.has_failed or not self._memory.take_if_free(read.held_bytes):
             self.end(read)
             return
         self._idle[key] = read

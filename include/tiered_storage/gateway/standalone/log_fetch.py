@@ -82,7 +82,7 @@ class _Entry:
 
     @property
     def size(self) -> int:
-        return 0 if self.records is None else len(self.records.content)
+        return 0 if self.records is None else self.records.size
 
 
 class LogFetch:
@@ -148,26 +148,34 @@ class LogFetch:
         for at in range(0, len(asked), AT_ONCE):
             some = asked[at : at + AT_ONCE]
             if left > 0:
-                found = await asyncio.gather(*(self._find_within(each, topics, request, may_read) for each in some))
+                share = left // len(some)
+                found = await asyncio.gather(
+                    *(
+                        self._find_within(each, topics, request, min(share, each[1].max_bytes), may_read)
+                        for each in some
+                    )
+                )
             else:
                 found = [_Found() for _ in some]
             for (key, wanted), each in zip(some, found, strict=True):
                 records = self._take(each, min(left, wanted.max_bytes), whole=is_first)
                 if records is not None:
-                    left -= len(records.content)
+                    left -= records.size
                     is_first = False
                 entries.append(_Entry(key, each, records))
         return entries
 
-    async def _find_within(self, asked: Asked, topics: Topics, request: FetchRequest, may_read: MayRead) -> _Found:
-        """Find a partition's records; none if store or metadata hang. Never raises our own errors."""
+    async def _find_within(
+        self, asked: Asked, topics: Topics, request: FetchRequest, wanted_bytes: int, may_read: MayRead
+    ) -> _Found:
+        """Find a partition's records, about `wanted_bytes`; none if store or metadata hang. Never raises our errors."""
         key, wanted = asked
         partition = _partition_of(key, topics, may_read)
         if isinstance(partition, int):
             return _Found(partition)
         try:
             async with asyncio.timeout(2 * self._wait_ms(request) / 1000):
-                return await self._find(partition, wanted.offset, request)
+                return await self._find(partition, wanted.offset, request, wanted_bytes)
         except TimeoutError:
             return _Found()
         except TieredStorageError as error:
@@ -175,7 +183,7 @@ class LogFetch:
             self._failures.failed(partition.topic, partition.partition, code, reason)
             return _Found(code)
 
-    async def _find(self, partition: TopicIdPartition, offset: int, request: FetchRequest) -> _Found:
+    async def _find(self, partition: TopicIdPartition, offset: int, request: FetchRequest, wanted_bytes: int) -> _Found:
         isolation = Isolation.READ_COMMITTED if request.is_committed else Isolation.READ_UNCOMMITTED
         snapshot = await self._partitions.snapshot(partition, offset)
         try:
@@ -192,7 +200,7 @@ class LogFetch:
         found.key = ReadKey(self._client, partition, isolation)
         read = self._partitions.open(found.key, offset, snapshot.remote_end, self._wait_ms(request))
         try:
-            is_ready = await read.is_ready()
+            is_ready = await read.is_ready(wanted_bytes)
         except BaseException:
             self._partitions.end(read)
             raise
@@ -210,7 +218,7 @@ class LogFetch:
         records = read.take(most_bytes, whole=whole)
         self._partitions.keep(key, read)
         if records is not None and is_remote:
-            self._metrics.served(key.partition.topic, self._name, len(records.content))
+            self._metrics.served(key.partition.topic, self._name, records.size)
         return records
 
     def _wait_ms(self, request: FetchRequest) -> int:
@@ -266,5 +274,5 @@ def _partition(version: int, entry: _Entry) -> Iterator[Buffer]:
         aborted = () if records is None else records.aborted
     yield encode_entry(version, entry.asked[1], found.code, found.offsets, aborted, entry.size)
     if records is not None:
-        yield records.content
+        yield from records.buffers
     yield encoded_end(version)

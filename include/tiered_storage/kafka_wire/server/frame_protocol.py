@@ -4,6 +4,9 @@ Small frames are cut out of a buffer that is read again and again; a frame that 
 the socket fills that directly. A frame that announces more than the limit ends the connection before memory is taken,
 and one that finds no memory is read once there is some. `spliced` replaces parts of a frame without copying the rest.
 
+What is sent waits here, in the buffers that were given, and goes to the transport in pieces, as the socket takes them:
+asyncio copies what the socket does not take at once, and would copy most of a large answer, more than once.
+
 Source: asyncio.BufferedProtocol; the protocol guide (a size of 4 bytes before each message).
 """
 
@@ -11,9 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
+
+import numpy as np
 
 from tiered_storage.errors import MalformedAnswerError, TieredStorageError
 from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES
@@ -23,8 +29,13 @@ Buffer = bytes | bytearray | memoryview
 _BUFFER_BYTES: Final = 16 << 10
 _SMALL_BUFFER: Final = 16 << 10
 """Buffers up to this size are joined before they are sent: a system call costs more than the copy."""
+_PIECE: Final = 1 << 20
+"""How much the transport gets at once: it copies a part of one piece each time the socket is full."""
 _WRITE_LIMIT: Final = 64 << 10
-"""How many bytes may wait to be sent before the other side is no longer read."""
+"""How many bytes the transport may keep before it gets no more, and the other side is no longer read.
+
+A TLS transport keeps the end of its handshake until it is read: a limit below that would stop both sides for ever.
+"""
 LINGER_SECONDS: Final = 30.0
 """How long the other side may take to read what waits for it once the connection is being closed."""
 _SIZE: Final = struct.Struct(">i")
@@ -43,7 +54,7 @@ class FrameListener(Protocol):
         """Too many bytes wait to be sent."""
 
     def writing_resumed(self) -> None:
-        """Most of them were sent."""
+        """All of them were sent."""
 
     def lost(self, reason: Exception | None) -> None:
         """The connection is closed; None: as it should be. No other call follows."""
@@ -74,11 +85,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._memory = memory
         self._unsent = 0
         self._moved = 0
+        self._queued: deque[Buffer] = deque()
+        self._is_full = False
         self._lingering: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(_BUFFER_BYTES)
         self._filled = 0
-        self._frame: bytearray | None = None
+        self._frame: memoryview | None = None
         self._frame_filled = 0
         self._reasons_to_wait = 0
         self._failure: Exception | None = None
@@ -111,25 +124,19 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
         Give back `memory` bytes once they are sent.
         """
-        if self.is_open and self._transport is not None:
-            self._write(self._transport, buffers)
+        if self.is_open:
+            self._queued.extend(_pieces(buffers))
+            self._write_queued()
         self._unsent += memory
         if self.is_writable:
             self._give_unsent()
 
-    def _write(self, transport: asyncio.Transport, buffers: Iterable[Buffer]) -> None:
-        small: list[Buffer] = []
-        for buffer in buffers:
-            self._moved += len(buffer)
-            if len(buffer) <= _SMALL_BUFFER:
-                small.append(buffer)
-                continue
-            if small:
-                transport.write(b"".join(small))
-                small = []
-            transport.write(buffer)
-        if small:
-            transport.write(small[0] if len(small) == 1 else b"".join(small))
+    def _write_queued(self, *, to_the_end: bool = False) -> None:
+        """Hand over what the socket takes, or all, which the transport copies."""
+        while self._queued and self.is_open and self._transport is not None and (to_the_end or not self._is_full):
+            piece = self._queued.popleft()
+            self._moved += len(piece)
+            self._transport.write(piece)
 
     def _give_unsent(self) -> None:
         if self._memory is not None and self._unsent:
@@ -152,11 +159,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Send what waits to be sent, in LINGER_SECONDS at most, then close, because of `failure` if there is one."""
         self._failure = self._failure or failure
         if self._transport is not None:
+            self._write_queued(to_the_end=True)
             self._linger()
             self._transport.close()
 
     def abort(self) -> None:
         """Close at once."""
+        self._queued.clear()
         if self._transport is not None:
             self._transport.abort()
 
@@ -172,7 +181,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         if not isinstance(transport, asyncio.Transport):
             raise TypeError(f"{transport!r} is no stream")
         self._transport = transport
-        transport.set_write_buffer_limits(high=_WRITE_LIMIT)
+        # What comes while the transport keeps anything is copied, so it gets no more until all is sent.
+        transport.set_write_buffer_limits(high=_WRITE_LIMIT, low=0)
         if self._reasons_to_wait:
             transport.pause_reading()
         self._listener.opened()
@@ -180,7 +190,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Return where the next bytes go."""
         if self._frame is not None:
-            return memoryview(self._frame)[self._frame_filled :]
+            return self._frame[self._frame_filled :]
         return memoryview(self._buffer)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -194,18 +204,20 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._frame_filled += nbytes
             if self._frame_filled == len(self._frame):
                 frame, self._frame = self._frame, None
-                self._listener.frame_received(memoryview(frame))
+                self._listener.frame_received(frame)
         except TieredStorageError as error:
             self.close(error)
 
     def eof_received(self) -> bool:
         """Close, as the other side will send nothing more."""
+        self._write_queued(to_the_end=True)
         self._linger()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end."""
         self._frame = None
+        self._queued.clear()
         self._is_lost = True
         if self._lingering is not None:
             self._lingering.cancel()
@@ -213,15 +225,20 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._listener.lost(self._failure or exc)
 
     def pause_writing(self) -> None:
-        """Report that too many bytes wait."""
-        self.is_writable = False
-        self._listener.writing_paused()
+        """Report that too many bytes wait, unless they did already."""
+        self._is_full = True
+        if self.is_writable:
+            self.is_writable = False
+            self._listener.writing_paused()
 
     def resume_writing(self) -> None:
-        """Report that most of them were sent."""
-        self.is_writable = True
-        self._give_unsent()
-        self._listener.writing_resumed()
+        """Send what waits here, and report once all was sent."""
+        self._is_full = False
+        self._write_queued()
+        if not self._is_full and not self.is_writable:
+            self.is_writable = True
+            self._give_unsent()
+            self._listener.writing_resumed()
 
     def _cut_frames(self) -> None:
         at = 0
@@ -256,7 +273,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self.release()
 
     def _begin_frame(self, at: int, size: int) -> None:
-        self._frame = bytearray(size)
+        # Unlike a bytearray's, its memory is not filled with zeros first.
+        self._frame = np.empty(size, np.uint8).data
         self._frame_filled = self._filled - at
         self._frame[: self._frame_filled] = memoryview(self._buffer)[at : self._filled]
 
@@ -266,6 +284,23 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 f"{self.peer} announces a frame of {size:,} bytes, of at most {self.largest:,}: it does not speak "
                 "Kafka's protocol, or speaks TLS to a listener without it"
             )
+
+
+def _pieces(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
+    """Yield the bytes of `buffers`: small ones joined, large ones in pieces."""
+    small: list[Buffer] = []
+    for buffer in buffers:
+        if len(buffer) <= _SMALL_BUFFER:
+            small.append(buffer)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        view = memoryview(buffer)
+        for at in range(0, len(view), _PIECE):
+            yield view[at : at + _PIECE]
+    if small:
+        yield small[0] if len(small) == 1 else b"".join(small)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ Source: KIP-405, drafts 27 to 85, section Remote Log Indexes.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -68,7 +69,8 @@ class RemoteIndexes:
 
         Raises CorruptIndexError if the indexes do not agree.
         """
-        i = max(0, int(np.searchsorted(self.first_offsets, offset, side="right")) - 1)
+        # NumPy's search would let go of the GIL, and wait for it, at each chunk of a read.
+        i = max(0, bisect_right(self.first_offsets, offset) - 1)
         while i < self.first_offsets.size:
             entry = self._entry(int(self.offset_positions[i]))
             if entry.first_offset != self.first_offsets[i]:

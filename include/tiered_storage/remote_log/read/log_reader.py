@@ -244,10 +244,20 @@ class RemoteLogReader:
         LeaderEpochError, RecordsDeletedError if the log start moved past the offset being read,
         RemoteObjectNotFoundError and RemoteObjectCorruptError for lost data, RemoteStorageError, ReadRefusedError.
         """
-        stream = LogStream(
-            self._streams, partition, start_offset, isolation, lambda: self._deadline(deadline_ms), epochs
-        )
+        stream = self.stream(partition, start_offset, isolation=isolation, deadline_ms=deadline_ms, epochs=epochs)
         return stream.fetch(end_offset)
+
+    def stream(
+        self,
+        partition: TopicIdPartition,
+        start_offset: int,
+        *,
+        isolation: Isolation = READ_UNCOMMITTED,
+        deadline_ms: int | None = None,
+        epochs: FetchEpochs = NO_EPOCHS,
+    ) -> LogStream:
+        """Return the read of `batches` itself, which also shows whether its next batches are in memory."""
+        return LogStream(self._streams, partition, start_offset, isolation, lambda: self._deadline(deadline_ms), epochs)
 
     def tables(
         self,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-
-import numpy as np
 
 from tiered_storage.errors import (
     CorruptRecordError,
@@ -77,7 +76,12 @@ class LogStream:
         self._window = 1
         self._end = start_offset
 
-    async def fetch(self, end_offset: int | None) -> AsyncGenerator[FetchedBatches, None]:
+    def is_next_there(self) -> bool:
+        """Return whether the bytes of the next step of `fetch` are in memory, fetched ahead."""
+        head = self._planned[0] if self._planned else None
+        return head is not None and head.shared is not None and head.shared.is_there
+
+    async def fetch(self, end_offset: int | None = None) -> AsyncGenerator[FetchedBatches, None]:
         """Yield the range's batches, up to `end_offset` or to the readable end when this begins.
 
         Raises OffsetOutOfRangeError, LeaderEpochError, RecordsDeletedError, RemoteStorageError, ReadRefusedError,
@@ -261,8 +265,9 @@ def _cut(
 
     The result covers all offsets up to the last batch's end; with `is_last`, up to `end_offset` if that is inside.
     """
-    first = int(np.searchsorted(table.last_offset, offset, side="left"))
-    end = int(np.searchsorted(table.base_offset, end_offset, side="left"))
+    # NumPy's search would let go of the GIL, and wait for it, at each chunk.
+    first = bisect_left(table.last_offset, offset)
+    end = bisect_left(table.base_offset, end_offset)
     if first >= end:
         empty = table.rows(0, 0)
         return FetchedBatches(b"", offset, end_offset if is_last else offset, tier, source, position, empty)

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from support.command_line import mentions
+from support.given_streams import GivenStream
 from support.transactions import data
 from tiered_storage.errors import OffsetOutOfRangeError, ReaderBusyError, RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.gateway.broker_questions import BrokerQuestions
@@ -65,6 +66,8 @@ class Remote:
     copying: tuple[tuple[int, int], ...] = ()
     """The offsets that a copy has begun."""
     hangs: bool = False
+    are_there: bool = False
+    """Whether all batches are in memory."""
 
     async def snapshot(self, partition: TopicIdPartition, offset: int) -> PartitionSnapshot:
         del offset
@@ -82,10 +85,11 @@ class Remote:
     async def decided_end(self, snapshot: PartitionSnapshot) -> int:
         return min(self.decided, snapshot.remote_end)
 
-    async def batches(
-        self, partition: TopicIdPartition, offset: int, **more: object
-    ) -> AsyncGenerator[FetchedBatches, None]:
+    def stream(self, partition: TopicIdPartition, offset: int, **more: object) -> GivenStream:
         del partition, more
+        return GivenStream(self._batches(offset), self.are_there)
+
+    async def _batches(self, offset: int) -> AsyncGenerator[FetchedBatches, None]:
         self.begun.append(offset)
         if self.failure is not None:
             raise self.failure
@@ -169,6 +173,14 @@ def test_remote_records_come_with_the_brokers_offsets() -> None:
     assert (found.error_code, found.high_watermark, found.last_stable_offset) == (0, 200, 200)
     assert found.log_start_offset == REMOTE_START
     assert int.from_bytes(found.records[:8], "big") == 50
+
+
+@pytest.mark.parametrize(("are_there", "last"), [(False, 59), (True, REMOTE_END - 1)])
+def test_an_answer_has_all_remote_records_that_are_in_memory(are_there: bool, last: int) -> None:
+    [found] = Consumer(remote=Remote(are_there=are_there)).fetches(55)
+
+    table, size = SegmentScanner("an answer", 0).feed(found.records)
+    assert (int(table.last_offset[-1]), size) == (last, len(found.records))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.given_streams import GivenStream
 from support.transactions import data
+from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.remote_partitions import ReadKey, RemotePartitions, RemoteRead, skipped_offsets
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -44,8 +46,13 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(work(), 30))
 
 
-@given(counts=st.lists(st.integers(1, 5), min_size=1, max_size=6), most=st.integers(1, 2000), cut=st.integers(1, 6))
-def test_whole_batches_come_once_each_within_the_limit(counts: list[int], most: int, cut: int) -> None:
+@given(
+    counts=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    most=st.integers(1, 2000),
+    cut=st.integers(1, 6),
+    are_there=st.booleans(),
+)
+def test_whole_batches_come_once_each_within_the_limit(counts: list[int], most: int, cut: int, are_there: bool) -> None:
     batches, offset = [], 0
     for count in counts:
         batches.append(data(offset, count=count))
@@ -57,14 +64,16 @@ def test_whole_batches_come_once_each_within_the_limit(counts: list[int], most: 
         fetches.append(fetched(batches[cut:], middle, offset))
 
     async def work() -> None:
-        read, found = RemoteRead(given_batches(*fetches), 0, offset), []
-        while await read.is_ready():
+        read, found = RemoteRead(given_batches(*fetches), 0, offset, lambda: are_there), []
+        while await read.is_ready(most):
             before = read.offset
             taken = read.take(most, whole=True)
             assert taken is not None
             assert (taken.start_offset, taken.end_offset) == (before, read.offset)
-            assert len(taken.content) <= most or bytes(taken.content) in batches
-            found.append(bytes(taken.content))
+            content = b"".join(taken.buffers)
+            assert taken.size == len(content) <= taken.memory
+            assert len(content) <= most or content in batches
+            found.append(content)
         assert b"".join(found) == b"".join(batches)
         assert read.offset == offset
 
@@ -81,8 +90,9 @@ def test_a_small_portion_does_not_keep_its_chunk_in_memory() -> None:
         large = read.take(1 << 20, whole=True)
         assert small is not None
         assert large is not None
-        assert bytes(small.content.obj) == batches[0]
-        assert len(bytes(large.content.obj)) == sum(map(len, batches))
+        assert (small.size, small.memory) == (len(batches[0]), len(batches[0]))
+        assert large.memory == sum(map(len, batches))
+        assert [bytes(each.obj) for each in (*small.buffers, *large.buffers)] == [batches[0], b"".join(batches)]
 
     run(work)
 
@@ -116,6 +126,98 @@ def test_aborted_transactions_are_those_of_the_taken_batches() -> None:
     run(work)
 
 
+def chunks_of_one_batch(count: int) -> list[FetchedBatches]:
+    return [fetched([data(at)], at, at + 1) for at in range(count)]
+
+
+@pytest.mark.parametrize(("there", "batches"), [(0, 1), (1, 2), (9, 4)], ids=["nothing", "one", "more-than-wanted"])
+def test_one_answer_has_the_chunks_that_are_in_memory_up_to_what_is_wanted(there: int, batches: int) -> None:
+    left, chunks = [True] * there, chunks_of_one_batch(10)
+    size = len(chunks[0].content)
+
+    async def work() -> None:
+        read = RemoteRead(given_batches(*chunks), 0, 10, lambda: bool(left and left.pop()))
+        assert await read.is_ready(4 * size)
+        taken = read.take(100 * size, whole=True)
+        assert taken is not None
+        assert (taken.size, taken.end_offset, len(taken.buffers)) == (batches * size, batches, batches)
+        assert (read.held_bytes, read.largest_chunk) == (size, size)
+
+    run(work)
+
+
+def test_what_is_left_of_a_chunk_comes_with_the_next_ones() -> None:
+    chunks = [fetched([data(at), data(at + 1)], at, at + 2) for at in (0, 2, 4)]
+    size = len(chunks[0].content) // 2
+
+    async def work() -> None:
+        read = RemoteRead(given_batches(*chunks), 0, 6, lambda: True)
+        ends = []
+        while await read.is_ready(3 * size):
+            taken = read.take(3 * size, whole=True)
+            assert taken is not None
+            ends.append(taken.end_offset)
+        assert ends == [3, 6]
+
+    run(work)
+
+
+def test_batches_of_several_chunks_end_before_an_offset() -> None:
+    async def work() -> None:
+        read = RemoteRead(given_batches(*chunks_of_one_batch(5)), 0, 5, lambda: True)
+        assert await read.is_ready(1 << 20)
+        taken = read.take(1 << 20, end_offset=3, whole=True)
+        assert taken is not None
+        assert (taken.end_offset, read.reaches(3)) == (3, True)
+
+    run(work)
+
+
+def test_aborted_transactions_of_several_chunks_come_once_in_order() -> None:
+    early, late = AbortedTxn(8, 0, 9, 9), AbortedTxn(7, 2, 9, 9)
+    chunks = [
+        fetched([data(at)], at, at + 1, aborted) for at, aborted in enumerate([(early,), (early,), (late, early)])
+    ]
+
+    async def work() -> None:
+        read = RemoteRead(given_batches(*chunks), 0, 3, lambda: True)
+        assert await read.is_ready(1 << 20)
+        taken = read.take(1 << 20, whole=True)
+        assert taken is not None
+        assert taken.aborted == (AbortedTransaction(8, 0), AbortedTransaction(7, 2))
+
+    run(work)
+
+
+async def then_fails(*fetches: FetchedBatches) -> AsyncGenerator[FetchedBatches, None]:
+    for fetch in fetches:
+        yield fetch
+    raise RemoteObjectNotFoundError("lost")
+
+
+def test_records_in_hand_are_answered_although_later_ones_cannot_be_read() -> None:
+    async def work() -> None:
+        found, _ = partitions()
+        read = RemoteRead(then_fails(*chunks_of_one_batch(2)), 0, 100, lambda: True)
+        assert await read.is_ready(1 << 20)
+        taken = read.take(1 << 20, whole=True)
+        assert taken is not None
+        assert taken.end_offset == 2
+        found.keep(KEY, read)
+        # The next Fetch begins another read, which raises the error.
+        assert found.open(KEY, 2, 100, 1000) is not read
+
+    run(work)
+
+
+def test_an_error_before_the_first_records_is_raised() -> None:
+    async def work() -> None:
+        with pytest.raises(RemoteObjectNotFoundError):
+            await RemoteRead(then_fails(), 0, 100, lambda: True).is_ready(1 << 20)
+
+    run(work)
+
+
 @dataclass
 class Reader:
     """A reader that gives ten batches from every offset on, and counts its reads and their ends."""
@@ -123,9 +225,9 @@ class Reader:
     begun: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
 
-    def batches(self, _: TopicIdPartition, offset: int, **__: object) -> AsyncGenerator[FetchedBatches, None]:
+    def stream(self, _: TopicIdPartition, offset: int, **__: object) -> GivenStream:
         self.begun.append(offset)
-        return self._read(offset)
+        return GivenStream(self._read(offset))
 
     async def _read(self, offset: int) -> AsyncGenerator[FetchedBatches, None]:
         try:
@@ -179,7 +281,7 @@ def test_batches_end_before_an_offset() -> None:
         assert not read.reaches(5)
         taken = read.take(1 << 20, end_offset=5, whole=True)
         assert taken is not None
-        assert bytes(taken.content) == b"".join(batches[:2])
+        assert b"".join(taken.buffers) == b"".join(batches[:2])
         assert read.reaches(5)
         assert read.take(1 << 20, end_offset=5, whole=True) is None
         assert (read.offset, read.reaches(6)) == (4, False)
@@ -195,11 +297,12 @@ def test_batches_end_before_an_offset() -> None:
 def test_skipped_offsets_are_a_batch_without_records(end: int, reached: int) -> None:
     found = skipped_offsets(10, end)
 
-    header = read_batch_header(found.content)
-    check_crc(found.content)
-    assert len(found.content) == 61
+    [content] = found.buffers
+    header = read_batch_header(content)
+    check_crc(content)
+    assert len(content) == found.size == 61
     assert (header.base_offset, header.next_offset, found.end_offset) == (10, reached, reached)
-    assert read_records(found.content) == []
+    assert read_records(content) == []
 
 
 def test_a_client_that_seeks_begins_another_read() -> None:

@@ -61,6 +61,12 @@ class AheadFetch:
     was_cached: bool = False
     is_read: bool = False
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the chunk is in memory: the prefetch has ended, and not by an error."""
+        future = self.shared.future
+        return future.done() and not future.cancelled() and future.exception() is None
+
 
 @dataclass(slots=True)
 class ChunkCounts:

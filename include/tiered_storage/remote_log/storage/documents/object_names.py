@@ -163,6 +163,7 @@ def partition_manifests_folder(partition: TopicIdPartition) -> str:
     return f"{partition_folder(partition)}/state"
 
 
+@lru_cache(maxsize=1024)
 def segment_object_names(segment_id: RemoteLogSegmentId, base_offset: int) -> SegmentObjectNames:
     """Return the names of a segment's objects.
 

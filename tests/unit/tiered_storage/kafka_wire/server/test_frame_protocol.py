@@ -116,6 +116,106 @@ def test_a_connection_held_before_it_opens_is_not_read() -> None:
     assert not wire.is_read
 
 
+class Pausing(Seen):
+    """Notes when sending pauses and goes on, and how much memory is given back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        self.given = 0
+
+    def writing_paused(self) -> None:
+        self.calls.append("paused")
+
+    def writing_resumed(self) -> None:
+        self.calls.append("resumed")
+
+    def take(self, size: int, go_on: object) -> bool:
+        del size, go_on
+        return True
+
+    def give(self, size: int) -> None:
+        self.given += size
+
+
+class FullWire(Wire):
+    """A socket that is full after each write, until the test resumes the protocol."""
+
+    def __init__(self, protocol: FrameProtocol) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.writes: list[int] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        super().write(data)
+        self.writes.append(len(data))
+        self.protocol.pause_writing()
+
+
+def on_a_full_wire() -> tuple[FrameProtocol, FullWire, Pausing]:
+    seen = Pausing()
+    protocol = FrameProtocol(seen, LARGEST, seen)
+    wire = FullWire(protocol)
+    protocol.connection_made(wire)
+    return protocol, wire, seen
+
+
+LARGE = bytes(range(256)) * (10 << 10)
+"""More than two pieces of what a transport gets at once."""
+
+
+def test_the_transport_gets_a_large_answer_as_the_socket_takes_it() -> None:
+    protocol, wire, seen = on_a_full_wire()
+
+    protocol.send([b"head", LARGE, b"tail"], memory=7)
+    assert len(wire.writes) == 1
+    while not protocol.is_writable:
+        assert seen.given == 0
+        protocol.resume_writing()
+
+    assert wire.sent == b"head" + LARGE + b"tail"
+    assert max(wire.writes) <= 1 << 20
+    assert (seen.calls, seen.given) == (["paused", "resumed"], 7)
+
+
+def test_what_is_sent_while_the_socket_is_full_comes_after_what_waits() -> None:
+    protocol, wire, seen = on_a_full_wire()
+
+    protocol.send([LARGE], memory=5)
+    protocol.send([b"next"], memory=2)
+    while not protocol.is_writable:
+        protocol.resume_writing()
+
+    assert wire.sent == LARGE + b"next"
+    assert (seen.calls, seen.given) == (["paused", "resumed"], 7)
+
+
+@pytest.mark.parametrize("end", ["close", "eof"])
+def test_what_waits_is_sent_before_a_connection_ends(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    protocol, wire, _ = on_a_full_wire()
+    monkeypatch.setattr(protocol, "_linger", lambda: None)
+
+    protocol.send([LARGE])
+    protocol.close() if end == "close" else protocol.eof_received()
+
+    assert wire.sent == LARGE
+
+
+def test_what_waits_is_dropped_with_a_lost_connection() -> None:
+    protocol, wire, seen = on_a_full_wire()
+    content = bytearray(LARGE)
+
+    protocol.send([content], memory=7)
+    protocol.abort()
+    protocol.connection_lost(None)
+    protocol.resume_writing()
+
+    assert len(wire.writes) == 1
+    assert seen.given == 7
+    # Python refuses that while anything keeps a view of it.
+    content.clear()
+
+
 class Answering(Seen):
     """Answers a frame with more than a socket takes, and knows when the connection is over."""
 

@@ -3,6 +3,7 @@ offset is passed over."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -294,3 +295,37 @@ def test_a_reader_that_continues_has_the_following_chunks_on_their_way(tmp_path:
             found = list(reader.records(ORDERS_0, 0))
             assert found == records(0, len(found))
     assert was_on_its_way == [True]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_read_shows_whether_its_next_batches_are_in_memory(tmp_path: Path, fails: bool) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 12})
+    files.properties["log.dirs"] = []
+    begun, may_go_on = list[int](), threading.Event()
+
+    def before(_: object, position: int) -> None:
+        """Hold every chunk after the third: the fourth is fetched ahead, as it is in the same segment."""
+        begun.append(position)
+        if len(begun) > 3:
+            may_go_on.wait(10)
+            if fails:
+                raise RemoteStorageError("out of reach")
+
+    async def work(reader: RemoteLogReader) -> None:
+        stream = reader.stream(ORDERS_0, 0)
+        steps = stream.fetch()
+        assert not stream.is_next_there()
+        for _ in range(3):
+            await anext(steps)
+        assert not stream.is_next_there()
+        may_go_on.set()
+        while reader.remote_running or reader.remote_pending:
+            await asyncio.sleep(0)
+        assert stream.is_next_there() != fails
+        await steps.aclose()
+
+    with files.open() as remote_log:
+        staged = StagedStorage(remote_log.context.storage)
+        staged.before = before
+        with RemoteLogReader(replace(remote_log.context, storage=staged)) as reader:
+            asyncio.run(asyncio.wait_for(work(reader), 30))
