@@ -11,7 +11,7 @@ import pytest
 from support.metadata_stores import METADATA_STORES, ORDERS_0, ORDERS_1, ManualClock, MetadataStoreOpener
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases
-from tiered_storage.remote_log.model import Lease
+from tiered_storage.remote_log.model import Lease, TopicIdPartition
 
 
 @pytest.fixture
@@ -218,6 +218,20 @@ def test_acquiring_many_reports_the_leases_that_others_hold(leases: Leases) -> N
     assert isinstance(refused.reason, LeaseHeldError)
     assert "run-1" in str(refused.reason)
     leases.check(taken.granted[0])
+
+
+def test_leases_of_many_partitions_of_several_topics_do_not_mix(leases: Leases) -> None:
+    several = [TopicIdPartition("a-cluster", f"id-{topic}", number, topic) for topic in "ab" for number in range(1100)]
+    taken = several[:3] + several[1100:1102] + several[-1:]
+    earlier = {each: leases.acquire(each, "run-1", 60_000).fencing_number for each in taken[:4]}
+
+    first = leases.acquire_many(reversed(several), "run-2", 60_000)
+    second = leases.acquire_many(several, "run-3", 60_000)
+
+    assert [each.topic_id_partition for each in first.refused] == list(earlier)
+    assert [each.topic_id_partition for each in first.granted] == [each for each in several if each not in earlier]
+    assert [each.topic_id_partition for each in second.refused] == several
+    assert not second.granted
 
 
 def test_many_heartbeats_report_the_lost_leases(leases: Leases, clock: ManualClock) -> None:

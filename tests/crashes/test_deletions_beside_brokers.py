@@ -69,12 +69,15 @@ def finish(site: LiveSite, command: str) -> None:
 
 
 def read_through(site: LiveSite) -> None:
-    """Read all that is remote: no offset from the log start on is missing."""
+    """Read all that is remote: no offset from the log start to the remote end is missing."""
+    ends = site.remote_ends()
     with site.open() as remote_log:
         found = read_remote(remote_log)
     for number, start in site.remote_starts().items():
         offsets = sorted(place.offset for place in found if place.partition == number and place.offset >= start)
         assert offsets == list(range(start, start + len(offsets)))
+        # Copies go on meanwhile.
+        assert start + len(offsets) >= ends[number]
 
 
 def all_are_remote(site: LiveSite, starts: Mapping[int, int]) -> bool:

@@ -265,10 +265,10 @@ class RemoteFetch:
         self, seconds: float, position: _Position, request: FetchRequest, wanted: int, client: ClientName
     ) -> _Found:
         """Find a position's records, about `wanted` bytes; none if store or metadata hang: local ones wait too."""
-        await self._partitions.turn()
         begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(seconds):
+                await self._partitions.turn()
                 return await self._find(position, request, wanted)
         except TimeoutError:
             self._had_remote = True

@@ -28,6 +28,8 @@ from tiered_storage.remote_log.read.read_values import FetchedBatches, FoundOffs
 
 _MOST_OPEN: Final = 2_000
 """Reads that may stay open at once, whatever they hold."""
+_MORE_SECONDS: Final = 0.05
+"""How long an answer that has records waits for more: their bytes are there, their transactions may not be."""
 _TURN_SECONDS: Final = 0.001
 _MOST_OFFSETS_OF_A_BATCH: Final = 1 << 31
 
@@ -107,18 +109,23 @@ class RemoteRead:
     async def is_ready(self, wanted_bytes: int = 0) -> bool:
         """Wait until there are records at `offset`; False: the remote log ends there. Raises as RemoteLogReader.
 
-        If these have less than `wanted_bytes`, add those after them that are in memory already.
+        If these have less than `wanted_bytes`, add those after them that are in memory already, up to `remote_end`:
+        whoever opened this knows the aborted transactions of no later ones.
         """
         while self._is_used_up and await self._step():
             pass
         if self._is_used_up:
             return False
         try:
-            while self._left() < wanted_bytes and self._is_next_there() and await self._step():
-                pass
-        except TieredStorageError:
+            async with asyncio.timeout(_MORE_SECONDS):
+                while self._left() < wanted_bytes and self._has_more() and await self._step():
+                    pass
+        except (TieredStorageError, TimeoutError):
             self.has_failed = True
         return True
+
+    def _has_more(self) -> bool:
+        return self._fetched[-1].end_offset < self.remote_end and self._is_next_there()
 
     async def _step(self) -> bool:
         fetched = await anext(self._batches, None)

@@ -47,8 +47,6 @@ _log = logging.getLogger(__name__)
 
 _RESTART_PAUSE_SECONDS: Final = 1.0
 _CHECK_SECONDS: Final = 0.5
-_FILES_A_CONNECTION: Final = 2
-"""The client's, and that to the broker."""
 _SWITCH_SECONDS: Final = 0.0005
 """How long a thread that reads remote data or metadata may keep the event loop waiting: Python's default is 5 ms."""
 _COLLECT_AFTER: Final = (700, 10, 1_000)
@@ -71,7 +69,7 @@ def run_gateway(settings: Settings, serve: Serve, say: Callable[[str], None]) ->
     ClusterRefusedError if the brokers cannot be asked for their addresses, and what opening the remote log raises.
     """
     _set_up_logs(settings, 0)
-    allow_open_files(settings.gateway_max_connections)
+    allow_open_files(settings.gateway_max_connections, 2 if settings.bootstrap_servers else 1)
     where = f"{settings.gateway_listen_host}:{settings.gateway_port}"
     if settings.gateway_workers == 1:
         asyncio.run(serve(settings, 0, lambda: say(f"the gateway serves {where}")))
@@ -79,16 +77,19 @@ def run_gateway(settings: Settings, serve: Serve, say: Callable[[str], None]) ->
     _watch(settings, serve, lambda: say(f"the gateway serves {where} with {settings.gateway_workers} processes"))
 
 
-def allow_open_files(connections: int) -> None:
-    """Let this process and its workers open the files that so many connections of clients need in each of them."""
-    needed = _FILES_A_CONNECTION * connections + _OTHER_FILES
+def allow_open_files(connections: int, files: int) -> None:
+    """Let this process and its workers open the files that so many connections of clients need in each of them.
+
+    A connection has `files`: the client's, and that to the broker if there are brokers.
+    """
+    needed = files * connections + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if allowed < needed:
         _log.warning(
             "a process may open %s files only, and gateway.max.connections needs %s: raise that limit (ulimit -n, "
             "LimitNOFILE of a service), or lower gateway.max.connections to %s",
-            hard, needed, max((hard - _OTHER_FILES) // _FILES_A_CONNECTION, 1),
+            hard, needed, max((hard - _OTHER_FILES) // files, 1),
         )  # fmt: skip
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

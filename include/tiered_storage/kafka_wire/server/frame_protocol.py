@@ -87,6 +87,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._moved = 0
         self._queued: deque[Buffer] = deque()
         self._is_full = False
+        self._piece = _PIECE
         self._lingering: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(_BUFFER_BYTES)
@@ -125,7 +126,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         Give back `memory` bytes once they are sent.
         """
         if self.is_open:
-            self._queued.extend(_pieces(buffers))
+            self._queued.extend(_pieces(buffers, self._piece))
             self._write_queued()
         self._unsent += memory
         if self.is_writable:
@@ -181,6 +182,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
         if not isinstance(transport, asyncio.Transport):
             raise TypeError(f"{transport!r} is no stream")
         self._transport = transport
+        if transport.get_extra_info("ssl_object") is not None:
+            # A TLS transport calls a piece sent once the one below it has it, and that takes any size.
+            self._piece = _WRITE_LIMIT
         # What comes while the transport keeps anything is copied, so it gets no more until all is sent.
         transport.set_write_buffer_limits(high=_WRITE_LIMIT, low=0)
         if self._reasons_to_wait:
@@ -234,8 +238,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Send what waits here, and report once all was sent."""
         self._is_full = False
+        # Not now: asyncio calls this amid its own sending, and takes a transport that is closed meanwhile for its own.
+        asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
         self._write_queued()
-        if not self._is_full and not self.is_writable:
+        if self.is_open and not self._is_full and not self.is_writable:
             self.is_writable = True
             self._give_unsent()
             self._listener.writing_resumed()
@@ -286,8 +294,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
             )
 
 
-def _pieces(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
-    """Yield the bytes of `buffers`: small ones joined, large ones in pieces."""
+def _pieces(buffers: Iterable[Buffer], piece: int) -> Iterator[Buffer]:
+    """Yield the bytes of `buffers`: small ones joined, large ones in pieces of `piece` bytes."""
     small: list[Buffer] = []
     for buffer in buffers:
         if len(buffer) <= _SMALL_BUFFER:
@@ -297,8 +305,8 @@ def _pieces(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
             yield b"".join(small)
             small = []
         view = memoryview(buffer)
-        for at in range(0, len(view), _PIECE):
-            yield view[at : at + _PIECE]
+        for at in range(0, len(view), piece):
+            yield view[at : at + piece]
     if small:
         yield small[0] if len(small) == 1 else b"".join(small)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.wires import Wire, arrive, framed
+from support.wires import Wire, arrive, framed, resume
 from tiered_storage.errors import ClusterUnreachableError, MalformedAnswerError
 from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tiered_storage.gateway.client_connection import (
@@ -235,11 +235,11 @@ def test_neither_side_is_read_while_the_other_takes_nothing() -> None:
 
     joined.connection.client.pause_writing()
     assert not joined.broker.is_read
-    joined.connection.client.resume_writing()
+    resume(joined.connection.client)
     assert joined.broker.is_read
     joined.connection.broker.pause_writing()
     assert not joined.client.is_read
-    joined.connection.broker.resume_writing()
+    resume(joined.connection.broker)
     assert joined.client.is_read
 
 
@@ -296,7 +296,7 @@ def test_a_fetch_waits_until_the_one_before_it_is_answered_and_sent() -> None:
     joined.connection.client.pause_writing()
     joined.answers(1)
     assert joined.broker.sent == answer(1)
-    joined.connection.client.resume_writing()
+    resume(joined.connection.client)
 
     assert joined.broker.sent == answer(1) + answer(2) + answer(3)
     assert joined.client.is_read
@@ -413,13 +413,13 @@ def test_what_passes_is_counted_until_it_is_sent() -> None:
     joined.connection.broker.pause_writing()
     arrive(joined.connection.client, answer(1, LARGE))
     assert joined.budget.used > len(LARGE)
-    joined.connection.broker.resume_writing()
+    resume(joined.connection.broker)
     assert joined.budget.used == 0
 
     joined.connection.client.pause_writing()
     arrive(joined.connection.broker, answer(1, LARGE))
     assert joined.budget.used > len(LARGE)
-    joined.connection.client.resume_writing()
+    resume(joined.connection.client)
     assert joined.budget.used == 0
 
 

@@ -146,6 +146,38 @@ def test_one_answer_has_the_chunks_that_are_in_memory_up_to_what_is_wanted(there
     run(work)
 
 
+def test_one_answer_ends_where_the_remote_log_ended_when_it_was_opened() -> None:
+    chunks = chunks_of_one_batch(10)
+    size = len(chunks[0].content)
+
+    async def work() -> None:
+        read = RemoteRead(given_batches(*chunks), 0, 2, lambda: True)
+        assert await read.is_ready(4 * size)
+        taken = read.take(100 * size, whole=True)
+        assert taken is not None
+        assert taken.end_offset == 2
+
+    run(work)
+
+
+def test_records_do_not_wait_for_more_that_hang() -> None:
+    [chunk, _] = chunks_of_one_batch(2)
+
+    async def work() -> None:
+        async def hanging() -> AsyncGenerator[FetchedBatches, None]:
+            yield chunk
+            await asyncio.Event().wait()
+
+        read = RemoteRead(hanging(), 0, 2, lambda: True)
+        assert await read.is_ready(10 * len(chunk.content))
+        taken = read.take(100 * len(chunk.content), whole=True)
+        assert taken is not None
+        assert taken.end_offset == 1
+        assert read.has_failed
+
+    run(work)
+
+
 def test_what_is_left_of_a_chunk_comes_with_the_next_ones() -> None:
     chunks = [fetched([data(at), data(at + 1)], at, at + 2) for at in (0, 2, 4)]
     size = len(chunks[0].content) // 2

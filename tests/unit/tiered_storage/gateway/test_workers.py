@@ -49,7 +49,7 @@ def test_a_process_may_open_what_its_connections_need(
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda _, to: seen.append(to))
 
-    allow_open_files(1_000)
+    allow_open_files(1_000, 2)
 
     assert seen == changed
     assert (not caplog.records) == is_enough

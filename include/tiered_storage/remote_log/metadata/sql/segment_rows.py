@@ -63,12 +63,13 @@ def bound_key(partition: TopicIdPartition) -> dict[str, Any]:
 def rows_by_partition(
     connection: Connection, table: Table, wanted: Iterable[TopicIdPartition]
 ) -> dict[TopicIdPartition, Row[Any]]:
-    """Return the rows of the partitions that have one in `table`, whose key is the partition's.
+    """Return the rows of the partitions, in their order, that have one in `table`, whose key is the partition's.
 
     A query for each topic: SQLite scans the whole table for `(a, b) IN (VALUES ...)`.
     """
     topics: dict[tuple[str, str], dict[int, TopicIdPartition]] = {}
-    for each in sorted(set(wanted)):
+    in_order = sorted(set(wanted))
+    for each in in_order:
         topics.setdefault((each.cluster_id, each.topic_id), {})[each.partition] = each
     statement = _of_a_topic(connection.dialect.name, table)
     found: dict[TopicIdPartition, Row[Any]] = {}
@@ -76,7 +77,7 @@ def rows_by_partition(
         for numbers in in_batches(list(numbered)):
             values = {"key_cluster_id": cluster_id, "key_topic_id": topic_id, "partitions": numbers}
             found.update({numbered[row.partition]: row for row in connection.execute(statement, values)})
-    return found
+    return {each: found[each] for each in in_order if each in found}
 
 
 @cache

@@ -163,12 +163,17 @@ def partition_manifests_folder(partition: TopicIdPartition) -> str:
     return f"{partition_folder(partition)}/state"
 
 
-@lru_cache(maxsize=1024)
 def segment_object_names(segment_id: RemoteLogSegmentId, base_offset: int) -> SegmentObjectNames:
     """Return the names of a segment's objects.
 
     Raises ConfigurationError if an id, the topic's name or the offset does not make a safe name.
     """
+    # Ids are equal whatever the topic's name is, and the objects' names have it.
+    return _object_names(segment_id, segment_id.topic_id_partition.topic, base_offset)
+
+
+@lru_cache(maxsize=1024)
+def _object_names(segment_id: RemoteLogSegmentId, topic: str, base_offset: int) -> SegmentObjectNames:  # noqa: ARG001 - a part of the key
     folder = partition_folder(segment_id.topic_id_partition)
     if not 0 <= base_offset <= _MAX_OFFSET:
         raise ConfigurationError(f"{segment_id}: {base_offset} is no base offset")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.wires import Wire, arrive, framed
+from support.wires import Wire, arrive, framed, resume
 from tiered_storage.errors import MalformedAnswerError
 from tiered_storage.kafka_wire.server import frame_protocol
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
@@ -171,7 +171,7 @@ def test_the_transport_gets_a_large_answer_as_the_socket_takes_it() -> None:
     assert len(wire.writes) == 1
     while not protocol.is_writable:
         assert seen.given == 0
-        protocol.resume_writing()
+        resume(protocol)
 
     assert wire.sent == b"head" + LARGE + b"tail"
     assert max(wire.writes) <= 1 << 20
@@ -184,7 +184,7 @@ def test_what_is_sent_while_the_socket_is_full_comes_after_what_waits() -> None:
     protocol.send([LARGE], memory=5)
     protocol.send([b"next"], memory=2)
     while not protocol.is_writable:
-        protocol.resume_writing()
+        resume(protocol)
 
     assert wire.sent == LARGE + b"next"
     assert (seen.calls, seen.given) == (["paused", "resumed"], 7)
@@ -208,7 +208,7 @@ def test_what_waits_is_dropped_with_a_lost_connection() -> None:
     protocol.send([content], memory=7)
     protocol.abort()
     protocol.connection_lost(None)
-    protocol.resume_writing()
+    resume(protocol)
 
     assert len(wire.writes) == 1
     assert seen.given == 7
@@ -248,3 +248,30 @@ def test_a_client_that_closes_its_half_and_reads_nothing_is_cut_off(monkeypatch:
         server.close()
 
     asyncio.run(asyncio.wait_for(work(), 30))
+
+
+class Closing(Answering):
+    """Closes once its answer is sent, as when what a client sent meanwhile is garbage."""
+
+    def writing_resumed(self) -> None:
+        self.protocol.close()
+
+
+def test_a_connection_that_is_closed_once_all_is_sent_ends_once() -> None:
+    failures: list[dict[str, object]] = []
+
+    async def work() -> None:
+        loop, closing = asyncio.get_running_loop(), Closing()
+        loop.set_exception_handler(lambda _, context: failures.append(context))
+        server = await loop.create_server(lambda: closing.protocol, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(framed(b"anything"))
+        assert len(await reader.read(-1)) == 64 << 20
+        await closing.is_over.wait()
+        await asyncio.sleep(0.01)
+        writer.close()
+        server.close()
+        assert closing.ends == [None]
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+    assert not failures

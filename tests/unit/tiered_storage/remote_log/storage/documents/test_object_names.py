@@ -76,6 +76,13 @@ def test_the_name_of_a_partition_manifest_is_parsed_into_its_parts(
     assert document.temporary == temporary
 
 
+def test_the_names_of_one_segment_under_two_names_of_its_topic_differ() -> None:
+    ids = [RemoteLogSegmentId(TopicIdPartition("a-cluster", TOPIC_ID, 0, topic), TOPIC_ID) for topic in ("old", "new")]
+    assert ids[0] == ids[1]
+    old, new = (segment_object_names(each, 7) for each in ids)
+    assert (old.data.replace("/old-", "/new-"), old.data) == (new.data, new.data.replace("/new-", "/old-"))
+
+
 @pytest.mark.parametrize("ending", ["1.json", f"{7:020}.txt", f"{7:020}.json/x", f"{7:020}.json.tmp", f"x{7:020}.json"])
 def test_other_objects_are_not_taken_for_a_partitions_document(ending: str) -> None:
     assert parse_partition_manifest_name(f"{partition_manifests_folder(partition())}/{ending}") is None
