@@ -23,6 +23,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_wire.connections.apis import (
     API_VERSIONS,
     DELETE_RECORDS,
+    DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_LOG_DIRS,
     FETCH,
@@ -46,6 +47,7 @@ from tiered_storage.kafka_wire.partition_requests import (
     OffsetsForLeaderEpochs,
     read_log_sizes,
 )
+from tiered_storage.kafka_wire.rights import read_cluster_rights
 from tiered_storage.kafka_wire.topic_configs import read_topic_configs
 
 CORRELATION_ID = 1
@@ -122,6 +124,7 @@ _READERS: tuple[tuple[Api, Callable[[Any], object]], ...] = (
     (DELETE_RECORDS, lambda answer: list(DeleteRecords({}).read(answer))),
     (OFFSET_FETCH, lambda answer: list(CommittedOffsetsOfGroup(TopicPartition("orders", 0), "me").read(answer))),
     (LIST_GROUPS, read_groups),
+    (DESCRIBE_CLUSTER, read_cluster_rights),
     (DESCRIBE_CONFIGS, read_topic_configs),
     (DESCRIBE_LOG_DIRS, read_log_sizes),
     (SASL_HANDSHAKE, lambda answer: answer.mechanisms),

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 
-from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
-
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.log_directories import check_broker_directories
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import TO_COPY, TO_TRIM, grant
+from tiered_storage.kafka_wire.rights import Right
 from tiered_storage.remote_log.context import open_metadata
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.source.cluster_trim import ConsumerGroups, topics_without
@@ -105,7 +104,9 @@ def _check_topics(source: SegmentSource, logs: list[PartitionLog], settings: Set
 
 def _check_rights_to_copy(source: SegmentSource, topics: list[str], logs: list[PartitionLog]) -> Iterator[Check]:
     """Yield the rights that the login lacks to copy `topics`."""
-    for topic in islice(topics_without(AclOperation.READ, source.access, topics), MOST_PARTITIONS_NAMED):
+    with ClusterClient.by_properties(source.access) as client:
+        lacking = topics_without(Right.READ, client, topics)
+    for topic in islice(lacking, MOST_PARTITIONS_NAMED):
         message = f"topic {topic}: the login lacks the right Read, so nothing of it is copied"
         yield wrong(_NAME, message, grant("Read", f"--topic {topic}", TO_COPY))
     unsegmented = [log.unsegmented for log in logs if log.unsegmented is not None]
@@ -118,12 +119,12 @@ def _check_local_retention(source: SegmentSource, topics: list[str], settings: S
     """Yield what keeps brokers from deleting the records of `topics`, whose local deletion is allowed."""
     if not topics:
         return
-    lacking = topics_without(AclOperation.DELETE, source.access, topics)
-    for topic in islice(lacking, MOST_PARTITIONS_NAMED):
-        message = f"topic {topic}: the login lacks the right Delete, so nothing of it is trimmed"
-        yield wrong(_RETENTION, message, grant("Delete", f"--topic {topic}", TO_TRIM))
     with ClusterClient.by_properties(source.access) as client:
-        committed = ConsumerGroups(lambda: client, source.access).committed()
+        lacking = topics_without(Right.DELETE, client, topics)
+        for topic in islice(lacking, MOST_PARTITIONS_NAMED):
+            message = f"topic {topic}: the login lacks the right Delete, so nothing of it is trimmed"
+            yield wrong(_RETENTION, message, grant("Delete", f"--topic {topic}", TO_TRIM))
+        committed = ConsumerGroups(lambda: client).committed()
     ignored = settings.local_retention_ignored_groups
     unknown = {group: why for group, why in committed.unknown.items() if group not in ignored}
     for group, why in islice(sorted(unknown.items()), MOST_PARTITIONS_NAMED):

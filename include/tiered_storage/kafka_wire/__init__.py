@@ -4,4 +4,13 @@
 Messages are kio's, record bytes never pass through it, and nothing here knows a remote tier.
 """
 
-__all__ = ["cluster", "fetch", "fetch_layout", "metadata", "partition_offsets", "partition_requests", "topic_configs"]
+__all__ = [
+    "cluster",
+    "fetch",
+    "fetch_layout",
+    "metadata",
+    "partition_offsets",
+    "partition_requests",
+    "rights",
+    "topic_configs",
+]

@@ -187,11 +187,13 @@ class Brokers:
         if wanted:
             self.read_metadata(wanted, deadline)
 
-    def read_metadata(self, topics: Collection[str] | None, deadline: Deadline) -> ClusterMetadata:
-        """Ask one broker after the other for the metadata of `topics`, None: of all."""
+    def read_metadata(
+        self, topics: Collection[str] | None, deadline: Deadline, *, with_rights: bool = False
+    ) -> ClusterMetadata:
+        """Ask one broker after the other for the metadata of `topics`, None: of all, and for the rights on them."""
 
         def ask(connection: Connection) -> ClusterMetadata:
-            message = metadata_request(connection.version(METADATA), topics)
+            message = metadata_request(connection.version(METADATA), topics, with_rights=with_rights)
             return connection.exchange(METADATA, message, self.within(deadline), read_metadata)
 
         found = self.ask_any("gave the cluster's metadata", ask, deadline)

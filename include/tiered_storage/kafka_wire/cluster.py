@@ -17,7 +17,13 @@ from typing import Any, Self, TypeVar
 
 from tiered_storage.errors import ClusterRefusedError, MalformedAnswerError, SourceClusterError
 from tiered_storage.kafka_wire.brokers import FAILED, Brokers, telling
-from tiered_storage.kafka_wire.connections.apis import DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS, LIST_GROUPS, METADATA
+from tiered_storage.kafka_wire.connections.apis import (
+    DESCRIBE_CLUSTER,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_LOG_DIRS,
+    LIST_GROUPS,
+    METADATA,
+)
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.connection import Connection
 from tiered_storage.kafka_wire.connections.error_codes import (
@@ -53,6 +59,7 @@ from tiered_storage.kafka_wire.partition_requests import (
     log_dirs_request,
     read_log_sizes,
 )
+from tiered_storage.kafka_wire.rights import ClusterRights, describe_cluster_request, read_cluster_rights
 from tiered_storage.kafka_wire.topic_configs import (
     TOPICS_AT_ONCE,
     TopicConfigs,
@@ -101,9 +108,24 @@ class ClusterClient:
         """Close every connection."""
         self._brokers.close()
 
-    def metadata(self, topics: Collection[str] | None = None, *, seconds: float = CALL_SECONDS) -> ClusterMetadata:
-        """Return the brokers, and `topics` by name, None: every topic that the login may describe."""
-        return self._brokers.read_metadata(topics, self._brokers.deadline(seconds))
+    def metadata(
+        self, topics: Collection[str] | None = None, *, with_rights: bool = False, seconds: float = CALL_SECONDS
+    ) -> ClusterMetadata:
+        """Return the brokers, and `topics` by name, None: every topic that the login may describe.
+
+        `with_rights` also asks for the login's rights on them.
+        """
+        return self._brokers.read_metadata(topics, self._brokers.deadline(seconds), with_rights=with_rights)
+
+    def cluster_rights(self, *, seconds: float = CALL_SECONDS) -> ClusterRights:
+        """Return the login's rights on the cluster, from any broker."""
+        brokers, deadline = self._brokers, self._brokers.deadline(seconds)
+
+        def ask(connection: Connection) -> ClusterRights:
+            message = describe_cluster_request(connection.version(DESCRIBE_CLUSTER))
+            return connection.exchange(DESCRIBE_CLUSTER, message, brokers.within(deadline), read_cluster_rights)
+
+        return brokers.ask_any("described the cluster", ask, deadline)
 
     def topic_configs(self, topics: Sequence[str], *, seconds: float = CALL_SECONDS) -> dict[str, TopicConfigs | str]:
         """Return the settings of each of `topics`, or why they are unknown, from any broker."""

@@ -21,6 +21,7 @@ from tiered_storage.kafka_wire.connections.error_codes import (
     is_retriable,
 )
 from tiered_storage.kafka_wire.connections.frames import elements, entity, request, request_module
+from tiered_storage.kafka_wire.rights import Right, rights_of
 
 NO_LEADER = -1
 
@@ -62,6 +63,7 @@ class TopicMetadata:
     """A topic and its partitions by number; `topic_id` is None beside an error, and from brokers before 2.8.
 
     `error_code` is 3 for a topic that does not exist, and 29 if the Describe right is missing.
+    `rights` has the login's rights on it if they were asked for.
     """
 
     name: str
@@ -69,6 +71,7 @@ class TopicMetadata:
     error_code: int
     internal: bool
     partitions: Mapping[int, PartitionMetadata]
+    rights: frozenset[Right] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,8 @@ class ClusterMetadata:
     topics: Mapping[str, TopicMetadata]
 
 
-def metadata_request(version: int, topics: Collection[str] | None) -> Any:
-    """Return kio's request for `topics`, None: for all; no topic is created by it."""
+def metadata_request(version: int, topics: Collection[str] | None, *, with_rights: bool = False) -> Any:
+    """Return kio's request for `topics`, None: for all, and for the rights on them; no topic is created by it."""
     module = request_module(METADATA, version)
     wanted = (
         None
@@ -95,7 +98,7 @@ def metadata_request(version: int, topics: Collection[str] | None) -> Any:
         topics=wanted,
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=False,
+        include_topic_authorized_operations=with_rights,
     )
 
 
@@ -140,6 +143,7 @@ def _topic(topic: Any) -> TopicMetadata:
             )
             for each in elements(topic.partitions)
         },
+        rights_of(int(topic.topic_authorized_operations)),
     )
 
 

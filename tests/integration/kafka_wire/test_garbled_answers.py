@@ -27,6 +27,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.connections.apis import (
     DELETE_RECORDS,
+    DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     FETCH,
     LIST_GROUPS,
@@ -206,8 +207,8 @@ def test_an_answer_that_is_cut_once_is_asked_for_again(proxied: tuple[RealKafka,
 class Garbler:
     """Spoils every other answer about a topic: a bit of it changes, or it is cut, or it answers another request.
 
-    `names` are of that topic. If there are `others`, of another one, only what follows the former changes, up to the
-    latter; else any byte.
+    `names` are of that topic, or of the cluster. If there are `others`, of another topic, only what follows the former
+    changes, up to the latter; else any byte.
     """
 
     random: Random
@@ -244,11 +245,14 @@ GARBLED = (
     OFFSET_FOR_LEADER_EPOCH,
     METADATA,
     DELETE_RECORDS,
+    DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     LIST_GROUPS,
     OFFSET_FETCH,
     FETCH,
 )
+WITH_RIGHTS = {DESCRIBE_CLUSTER, METADATA}
+"""Their answers have rights of the login, which doctor looks at too."""
 TRIMMED = {"remote.storage.enable": True, "local.deletion.allowed": True, "local.retention.ms": 1}
 
 
@@ -267,7 +271,9 @@ def test_garbled_answers_about_a_topic_lose_nothing_and_hold_up_no_other(
     # The records after a Fetch's header have checksums.
     most = 80 if api is FETCH else 1 << 20
     random = Random(f"{api} {seed}")  # noqa: S311 - nothing secret
-    garbler = Garbler(random, [garbled.encode(), ids[garbled]], (), most)
+    # An answer about the whole cluster names no topic.
+    spoilt = [kafka.client.cluster_id().encode()] if api is DESCRIBE_CLUSTER else [garbled.encode(), ids[garbled]]
+    garbler = Garbler(random, spoilt, (), most)
     proxy.faults = {}
     ends = {name: ensure_all_is_there(site, name, sent[name]) for name in names}
     for round_number, others in enumerate(([sound.encode(), ids[sound]], [])):
@@ -278,7 +284,7 @@ def test_garbled_answers_about_a_topic_lose_nothing_and_hold_up_no_other(
         proxy.changes = {api.key: garbler}
         with monkeypatch.context() as patient:
             without_patience(patient, 10)
-            results = [site.run("copy"), site.run("retain")]
+            results = [site.run(command) for command in ("copy", "retain", *(["doctor"] if api in WITH_RIGHTS else []))]
         proxy.changes = {}
         for result in results:
             assert result.exit_code in {0, 1}, (result, garbler.spoilt)

@@ -16,9 +16,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
-
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, SourceClusterError
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import (
@@ -39,6 +36,7 @@ from tiered_storage.kafka_wire.metadata import (
     leadership,
     partition_problem,
 )
+from tiered_storage.kafka_wire.rights import Right
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.partition_log import UNREAD, LocalSegment
 
@@ -139,15 +137,9 @@ class CommittedOffsets:
 class ConsumerGroups:
     """The groups of one cluster, as they were at most some seconds ago. For one thread at a time."""
 
-    def __init__(
-        self,
-        client: Callable[[], ClusterClient],
-        properties: Mapping[str, str],
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Ask nothing yet; `properties` are those of the cluster's client, by librdkafka's names."""
+    def __init__(self, client: Callable[[], ClusterClient], now: Callable[[], float] = time.monotonic) -> None:
+        """Ask nothing yet."""
         self._client = client
-        self._properties = properties
         self._now = now
         self._answer: CommittedOffsets | SourceClusterError | None = None
         self._answered = 0.0
@@ -166,10 +158,10 @@ class ConsumerGroups:
         return self._answer
 
     def _read(self) -> CommittedOffsets:
-        admin = AdminClient({"log_level": 0, **self._properties})
         client = self._client()
         found = client.metadata([OFFSETS_TOPIC])
-        _ensure_groups_are_shown(admin, found)
+        _ensure_groups_are_shown(client, found)
+        _ensure_groups_are_shown(client, found)
         before = _coordinators(found)
         # Before the list: who has loaded its groups keeps them for as long as it leads.
         _ensure_groups_are_loaded(client, found)
@@ -183,21 +175,19 @@ class ConsumerGroups:
         return _committed(client, found.topics.get(OFFSETS_TOPIC), groups)
 
 
-def _ensure_groups_are_shown(admin: AdminClient, ours: ClusterMetadata) -> None:
-    """Raise ClusterRefusedError if brokers may hide groups from this login, or the two clients have two clusters."""
+def _ensure_groups_are_shown(client: ClusterClient, ours: ClusterMetadata) -> None:
+    """Raise ClusterRefusedError if brokers may hide groups from this login, or two brokers have two clusters."""
     try:
-        found = admin.describe_cluster(include_authorized_operations=True, request_timeout=_SECONDS).result(
-            2 * _SECONDS
-        )
-    except KafkaException as error:
-        raise ClusterUnreachableError(f"the rights on the cluster cannot be read: {error.args[0].str()}") from error
+        found = client.cluster_rights(seconds=_SECONDS)
+    except SourceClusterError as error:
+        raise type(error)(f"the rights on the cluster cannot be read: {error}") from error
     if None not in {ours.cluster_id, found.cluster_id} and found.cluster_id != ours.cluster_id:
         raise ClusterRefusedError(
             f"bootstrap.servers leads to two clusters: the consumer groups are those of {found.cluster_id}, and "
             f"records would be deleted in {ours.cluster_id}. So nothing is deleted at the brokers: let "
             "bootstrap.servers and what the brokers advertise (advertised.listeners) lead to one cluster"
         )
-    if AclOperation.DESCRIBE not in (found.authorized_operations or ()):
+    if Right.DESCRIBE not in found.rights:
         raise ClusterRefusedError(
             f"brokers may hide consumer groups from this login: {grant('Describe', '--cluster', TO_TRIM)}"
         )
@@ -217,28 +207,29 @@ def _ensure_groups_are_loaded(client: ClusterClient, metadata: ClusterMetadata) 
         )
 
 
-def topics_without(right: AclOperation, properties: Mapping[str, str], topics: Sequence[str]) -> list[str]:
+def topics_without(right: Right, client: ClusterClient, topics: Collection[str]) -> list[str]:
     """Return those of `topics` on which the login lacks a right, as far as the brokers report it.
 
-    `properties` are librdkafka's. Raises ClusterUnreachableError.
+    Raises SourceClusterError.
     """
     if not topics:
         return []
-    admin = AdminClient({"log_level": 0, **properties})
-    asked = admin.describe_topics(
-        TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=_SECONDS
-    )
+    try:
+        found = client.metadata(topics, with_rights=True, seconds=_SECONDS).topics
+    except SourceClusterError as error:
+        raise type(error)(f"the rights on topics cannot be read: {error}") from error
     lacking: list[str] = []
-    for topic, future in asked.items():
-        try:
-            found = future.result(2 * _SECONDS)
-        except KafkaException as error:
-            if error.args[0].code() in {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART}:
-                continue
-            raise ClusterUnreachableError(f"the rights on {topic} cannot be read: {error.args[0].str()}") from error
-        if right not in (found.authorized_operations or ()):
+    for topic in sorted(topics):
+        if topic not in found:
+            raise ClusterUnreachableError(f"the rights on {topic} cannot be read: the answer lacks the topic")
+        code = found[topic].error_code
+        if code in {TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION}:
+            continue
+        if code != NONE:
+            raise ClusterUnreachableError(f"the rights on {topic} cannot be read: {error_name(code)}")
+        if right not in found[topic].rights:
             lacking.append(topic)
-    return sorted(lacking)
+    return lacking
 
 
 def _coordinators(metadata: ClusterMetadata) -> Mapping[int, Leadership]:

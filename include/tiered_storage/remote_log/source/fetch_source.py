@@ -78,7 +78,7 @@ class FetchSource:
         self._sample = FetchBuffer(_SAMPLE_BUFFER)
         self._lock = RLock()
         """The client is for one thread."""
-        self._groups = ConsumerGroups(lambda: self._client, properties)
+        self._groups = ConsumerGroups(lambda: self._client)
 
     @property
     def is_configured(self) -> bool:

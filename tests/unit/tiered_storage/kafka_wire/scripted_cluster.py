@@ -18,6 +18,7 @@ from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.apis import (
     APIS,
     DELETE_RECORDS,
+    DESCRIBE_CLUSTER,
     FETCH,
     LIST_GROUPS,
     LIST_OFFSETS,
@@ -37,6 +38,8 @@ ORDERS_ID, OTHER_ID = encode_uuid(ORDERS.bytes), encode_uuid(UUID(int=8 << 70).b
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 UNREACHABLE = BrokerAddress("127.0.0.1", 1)
 RECORDS = b"records"
+NOT_ASKED = -(1 << 31)
+"""The bit field of operations that nobody asked for."""
 
 
 @dataclass
@@ -64,6 +67,8 @@ class Scripted:
     """Those that a broker lists, if it is not the one of its number."""
     foreign: set[int] = field(default_factory=set)
     """Brokers of another cluster than `lab`, at the addresses of this one's."""
+    operations: int = NOT_ASKED
+    """The bit field of the operations that the login may do, on the cluster as on orders, for who asks for it."""
 
     def keys(self, *without: int) -> list[tuple[int, int]]:
         """The broker and API key of each request."""
@@ -82,6 +87,7 @@ class Scripted:
             FETCH.key: self.fetched,
             LIST_GROUPS.key: self.grouped,
             OFFSET_FETCH.key: self.committed,
+            DESCRIBE_CLUSTER.key: self.described,
         }[asked.key](node, asked, kio)
         kind = load_response_schema(asked.key, asked.version)
         return framed(
@@ -104,6 +110,16 @@ class Scripted:
     def committed(self, node: int, asked: Asked, _: Any) -> dict[str, Any]:
         partition = coordinating_partition(asked.message.group_id, len(self.leaders))
         return {"error_code": self.error(node, OFFSET_FETCH.key, partition), "topics": self.offsets}
+
+    def described(self, node: int, asked: Asked, _: Any) -> dict[str, Any]:
+        codes = self.fails.get((node, DESCRIBE_CLUSTER.key, 0), [])
+        wanted = asked.message.include_cluster_authorized_operations
+        return {
+            "error_code": ErrorCode(codes.pop(0) if codes else 0),
+            "cluster_id": "elsewhere" if node in self.foreign else "lab",
+            "brokers": (),
+            "cluster_authorized_operations": self.operations if wanted else NOT_ASKED,
+        }
 
     def metadata(self, node: int, asked: Asked, kio: Any) -> dict[str, Any]:
         partitions = tuple(
@@ -133,6 +149,9 @@ class Scripted:
                     name=name,
                     topic_id=self.topic_id if name == "orders" else None,
                     partitions=partitions if name == "orders" else (),
+                    topic_authorized_operations=(
+                        self.operations if asked.message.include_topic_authorized_operations else NOT_ASKED
+                    ),
                 )
                 for name in topics
             ),

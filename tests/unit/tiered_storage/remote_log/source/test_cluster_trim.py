@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 import pytest
-from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
 from support.command_line import mentions
-from tiered_storage.errors import ClusterRefusedError, LineageContradictedError, SourceClusterError
+from tiered_storage.errors import (
+    ClusterRefusedError,
+    ClusterUnreachableError,
+    LineageContradictedError,
+    SourceClusterError,
+)
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.apis import DELETE_RECORDS, OFFSET_FETCH
+from tiered_storage.kafka_wire.connections.apis import DELETE_RECORDS, METADATA, OFFSET_FETCH
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress
 from tiered_storage.kafka_wire.connections.error_codes import PartitionError
 from tiered_storage.kafka_wire.metadata import (
@@ -26,13 +28,23 @@ from tiered_storage.kafka_wire.metadata import (
     TopicMetadata,
     TopicPartition,
 )
+from tiered_storage.kafka_wire.rights import ClusterRights, Right
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source import cluster_trim
-from tiered_storage.remote_log.source.cluster_trim import OFFSETS_TOPIC, ClusterTrim, CommittedOffsets, ConsumerGroups
+from tiered_storage.remote_log.source.cluster_trim import (
+    OFFSETS_TOPIC,
+    ClusterTrim,
+    CommittedOffsets,
+    ConsumerGroups,
+    topics_without,
+)
 from tiered_storage.remote_log.source.partition_log import UNREAD, LocalSegment, SegmentLocation
+from unit.tiered_storage.kafka_wire.scripted_cluster import Scripted, served
 
 ORDERS_0 = TopicIdPartition("cluster", "A" * 22, 0, "orders")
 ZERO = TopicPartition("orders", 0)
+ONE = TopicPartition("orders", 1)
+STAYED: dict[int, tuple[int, int]] = {0: (1, 7)}
 LED = Leadership("A" * 22, 1, 5)
 SEGMENTS = [LocalSegment(start, start + 99, 1000, SegmentLocation(f"kafka://{start}")) for start in (0, 100)]
 
@@ -125,22 +137,7 @@ def test_a_refusal_names_the_partition_the_offset_and_the_remedy(
     assert mentions(str(refused.value), "orders-0", 200, *words)
 
 
-class Admin:
-    """An admin client with all rights, of groups that have committed nothing."""
-
-    cluster_id: str | None = "lab"
-
-    def __init__(self, _: Mapping[str, object]) -> None:
-        pass
-
-    def describe_cluster(self, **_: object) -> Future[Any]:
-        return done(SimpleNamespace(authorized_operations=[AclOperation.DESCRIBE], cluster_id=self.cluster_id))
-
-
-def done(value: object) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return future
+ALL = ClusterRights("lab", frozenset(Right))
 
 
 @dataclass
@@ -155,8 +152,17 @@ class Coordinators:
     loading: Mapping[TopicPartition, PartitionError] = field(default_factory=dict)
     groups: list[set[Group]] = field(default_factory=lambda: [{Group("listed", "consumer")}] * 2)
     offsets: Mapping[str, list[dict[TopicPartition, int] | PartitionError]] = field(default_factory=dict)
+    rights: list[ClusterRights | SourceClusterError] = field(default_factory=lambda: [ALL] * 2)
+    """Their answers about the login's rights, one after the other."""
     listed: bool = False
     asked: int = 0
+
+    def cluster_rights(self, *, seconds: float) -> ClusterRights:
+        assert (seconds > 0, self.listed) == (True, False)
+        answer = self.rights.pop(0)
+        if isinstance(answer, SourceClusterError):
+            raise answer
+        return answer
 
     def coordinator_problems(self, topic: TopicMetadata, *, seconds: float) -> Mapping[TopicPartition, PartitionError]:
         assert (topic.name, seconds > 0, self.listed) == (OFFSETS_TOPIC, True, False)
@@ -182,9 +188,8 @@ class Coordinators:
         assert (topic.name, seconds > 0, self.listed) == (OFFSETS_TOPIC, True, True)
         return self.offsets[group_id].pop(0) if group_id in self.offsets else {}
 
-    def read(self, monkeypatch: pytest.MonkeyPatch) -> CommittedOffsets:
-        monkeypatch.setattr(cluster_trim, "AdminClient", Admin)
-        return ConsumerGroups(lambda: cast("ClusterClient", self), {}).committed()
+    def read(self) -> CommittedOffsets:
+        return ConsumerGroups(lambda: cast("ClusterClient", self)).committed()
 
 
 @pytest.mark.parametrize(
@@ -192,62 +197,75 @@ class Coordinators:
     [{0: (1, 7), 1: (1, 8)}, {0: (1, 7), 1: (2, 8)}, {0: (1, 7)}, None],
     ids=["another broker", "the same broker again", "fewer partitions", "no topic"],
 )
-def test_groups_that_moved_while_they_were_listed_are_an_error(
-    then: dict[int, tuple[int, int]] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_that_moved_while_they_were_listed_are_an_error(then: dict[int, tuple[int, int]] | None) -> None:
     with pytest.raises(SourceClusterError, match="moved") as moved:
-        Coordinators({0: (1, 7), 1: (2, 7)}, then).read(monkeypatch)
+        Coordinators({0: (1, 7), 1: (2, 7)}, then).read()
     assert moved.value.retriable
     with pytest.raises(SourceClusterError, match="moved between brokers"):
-        Coordinators(then, {0: (1, 7), 1: (2, 7)}).read(monkeypatch)
+        Coordinators(then, {0: (1, 7), 1: (2, 7)}).read()
 
 
-def test_groups_that_stayed_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_that_stayed_are_listed() -> None:
     for led in ({0: (1, 7), 1: (2, 7)}, None):
         coordinators = Coordinators(led, led)
-        coordinators.read(monkeypatch)
+        coordinators.read()
         # Before the list and after it.
         assert coordinators.asked == 2
 
 
-def test_groups_of_another_cluster_are_an_error_that_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    coordinators = Coordinators({0: (1, 7)}, {0: (1, 7)})
-    monkeypatch.setattr(Admin, "cluster_id", "elsewhere")
+@pytest.mark.parametrize("which", [0, 1])
+def test_groups_of_another_cluster_are_an_error_that_names_both(which: int) -> None:
+    rights: list[ClusterRights | SourceClusterError] = [ALL, ALL]
+    rights[which] = replace(ALL, cluster_id="elsewhere")
+    coordinators = Coordinators(STAYED, STAYED, rights=rights)
     with pytest.raises(ClusterRefusedError) as refused:
-        coordinators.read(monkeypatch)
+        coordinators.read()
     assert mentions(str(refused.value), "elsewhere", "lab", "nothing is deleted", "bootstrap.servers")
     assert not coordinators.listed
     # Some brokers give no id.
-    monkeypatch.setattr(Admin, "cluster_id", None)
-    coordinators.read(monkeypatch)
-    assert coordinators.listed
+    nameless = Coordinators(STAYED, STAYED, rights=[replace(ALL, cluster_id=None), ALL])
+    nameless.read()
+    assert nameless.listed
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_without_the_right_to_see_all_groups_in_either_answer_none_are_listed(which: int) -> None:
+    rights: list[ClusterRights | SourceClusterError] = [ALL, ALL]
+    rights[which] = replace(ALL, rights=frozenset(Right) - {Right.DESCRIBE})
+    coordinators = Coordinators(STAYED, STAYED, rights=rights)
+    with pytest.raises(ClusterRefusedError) as refused:
+        coordinators.read()
+    assert mentions(str(refused.value), "hide consumer groups", "--operation Describe", "--cluster", "to trim")
+    assert not coordinators.listed
+
+
+@pytest.mark.parametrize("kind", [ClusterUnreachableError, ClusterRefusedError])
+def test_rights_that_cannot_be_read_are_an_error_that_says_so(kind: type[SourceClusterError]) -> None:
+    coordinators = Coordinators(STAYED, STAYED, rights=[kind("kafka:1 is down")])
+    with pytest.raises(kind, match=r"rights on the cluster .*kafka:1"):
+        coordinators.read()
+    assert not coordinators.listed
 
 
 @pytest.mark.parametrize("code", [14, 16])
-def test_a_coordinator_that_still_loads_its_groups_hides_them_and_is_an_error(
-    code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_coordinator_that_still_loads_its_groups_hides_them_and_is_an_error(code: int) -> None:
     led, partition = {0: (1, 7), 1: (2, 7)}, TopicPartition(OFFSETS_TOPIC, 1)
     coordinators = Coordinators(led, led, {partition: PartitionError(*partition, OFFSET_FETCH, code)})
     with pytest.raises(SourceClusterError) as held:
-        coordinators.read(monkeypatch)
+        coordinators.read()
     assert held.value.retriable
     assert mentions(str(held.value), "nothing is deleted", "1 of 2", f"{OFFSETS_TOPIC}-1", "try again")
     assert not coordinators.listed
 
 
-def test_a_coordinator_that_is_away_is_an_error_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_that_is_away_is_an_error_before_and_after() -> None:
     here, away = {0: (1, 7)}, {0: (-1, 8)}
     for led, then in ((here, away), (away, here)):
         with pytest.raises(SourceClusterError, match="no coordinator"):
-            Coordinators(led, then).read(monkeypatch)
+            Coordinators(led, then).read()
 
 
-ONE = TopicPartition("orders", 1)
-STAYED: dict[int, tuple[int, int]] = {0: (1, 7)}
-
-
-def test_of_two_lists_every_group_counts_and_of_two_offsets_the_lower_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_lists_every_group_counts_and_of_two_offsets_the_lower_one() -> None:
     first, second = Group("first", "consumer"), Group("second", "consumer")
     coordinators = Coordinators(
         STAYED,
@@ -255,14 +273,14 @@ def test_of_two_lists_every_group_counts_and_of_two_offsets_the_lower_one(monkey
         groups=[{first}, {second}],
         offsets={"first": [{ZERO: 900}, {ZERO: 100}], "second": [{ZERO: 300}, {ZERO: 800}]},
     )
-    committed = coordinators.read(monkeypatch)
+    committed = coordinators.read()
     assert committed.of(ZERO) == {"first": 100, "second": 300}
     assert committed.of(ONE) == {"first": UNREAD, "second": UNREAD}
 
 
-def test_an_offset_that_only_one_of_two_answers_has_keeps_its_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offset_that_only_one_of_two_answers_has_keeps_its_partition_alone() -> None:
     coordinators = Coordinators(STAYED, STAYED, offsets={"listed": [{ZERO: 100, ONE: 100}, {ZERO: 100}]})
-    committed = coordinators.read(monkeypatch)
+    committed = coordinators.read()
     with pytest.raises(SourceClusterError) as contradicted:
         committed.of(ONE)
     assert contradicted.value.retriable
@@ -272,30 +290,56 @@ def test_an_offset_that_only_one_of_two_answers_has_keeps_its_partition_alone(mo
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_group_whose_offsets_one_answer_refuses_keeps_everything_unless_it_is_named(
-    at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_whose_offsets_one_answer_refuses_keeps_everything_unless_it_is_named(at: int) -> None:
     answers: list[dict[TopicPartition, int] | PartitionError] = [{ZERO: 100}]
     answers.insert(at, PartitionError(OFFSETS_TOPIC, 0, OFFSET_FETCH, 30))
-    committed = Coordinators(STAYED, STAYED, offsets={"listed": answers}).read(monkeypatch)
+    committed = Coordinators(STAYED, STAYED, offsets={"listed": answers}).read()
     with pytest.raises(ClusterRefusedError) as unknown:
         committed.of(ONE)
     assert mentions(str(unknown.value), "group listed", "local.retention.ignored.groups", "OffsetFetch")
     assert committed.of(ONE, ["listed"]) == {}
 
 
-def test_a_coordinator_that_is_lost_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_that_is_lost_is_waited_for_once() -> None:
     groups: list[set[Group]] = [{Group(f"group-{number}", "consumer") for number in range(100)}] * 2
     lost = PartitionError(OFFSETS_TOPIC, 0, OFFSET_FETCH, 13, "connection refused")
     coordinators = Coordinators(STAYED, STAYED, groups=groups, offsets={"group-0": [lost], "group-1": [lost]})
     with pytest.raises(SourceClusterError) as unknown:
-        coordinators.read(monkeypatch)
+        coordinators.read()
     assert unknown.value.retriable
     assert mentions(str(unknown.value), "nothing is deleted", "group-0", "connection refused")
     assert coordinators.offsets["group-1"] == [lost]
 
 
-def test_a_group_that_is_listed_where_no_offsets_topic_is_keeps_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    committed = Coordinators(None, None).read(monkeypatch)
+def test_a_group_that_is_listed_where_no_offsets_topic_is_keeps_everything() -> None:
+    committed = Coordinators(None, None).read()
     with pytest.raises(SourceClusterError, match="listed"):
         committed.of(ZERO)
+
+
+def test_topics_without_a_right_are_those_whose_operations_lack_it() -> None:
+    with served(Scripted(operations=1 << Right.READ | 1 << Right.DESCRIBE)) as cluster:
+        assert topics_without(Right.READ, cluster, ["orders"]) == []
+        assert topics_without(Right.DELETE, cluster, ["orders"]) == ["orders"]
+        assert topics_without(Right.DELETE, cluster, []) == []
+        assert topics_without(Right.DELETE, cluster, ["gone", "orders"]) == ["orders"]
+
+
+@pytest.mark.parametrize(("code", "lacking"), [(3, []), (29, []), (0, ["orders"])])
+def test_a_topic_that_the_login_does_not_see_lacks_no_other_right(code: int, lacking: list[str]) -> None:
+    with served(Scripted(topic_error=code)) as cluster:
+        assert topics_without(Right.DELETE, cluster, ["orders"]) == lacking
+
+
+def test_rights_on_topics_that_cannot_be_read_are_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(Scripted(topic_error=5)) as cluster:
+        with pytest.raises(ClusterUnreachableError, match=r"rights on orders .*LEADER_NOT_AVAILABLE"):
+            topics_without(Right.DELETE, cluster, ["orders"])
+        found = cluster.metadata()
+        monkeypatch.setattr(cluster, "metadata", lambda *_, **__: replace(found, topics={}))
+        with pytest.raises(ClusterUnreachableError, match=r"rights on orders"):
+            topics_without(Right.DELETE, cluster, ["orders"])
+    with served(Scripted(silent={(1, METADATA.key)})) as cluster:
+        monkeypatch.setattr(cluster_trim, "_SECONDS", 0.3)
+        with pytest.raises(ClusterUnreachableError, match=r"rights on topics .*Metadata"):
+            topics_without(Right.DELETE, cluster, ["orders"])
