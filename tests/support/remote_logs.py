@@ -151,9 +151,11 @@ class RemoteLogFiles:
             "state.directory": str(self.root / "state"),
             "remote.log.deletion.grace.ms": 0,
         }
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self.root, delete=False) as written:
-            yaml.safe_dump({**standard, **self.properties}, written)
-        Path(written.name).replace(path)
+        content = yaml.safe_dump({**standard, **self.properties})
+        if not path.exists() or path.read_text("utf-8") != content:
+            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self.root, delete=False) as written:
+                written.write(content)
+            Path(written.name).replace(path)
         return path
 
     def settings(self) -> Settings:
