@@ -68,15 +68,15 @@ def _watch(request: Request) -> NoReturn:
     pid = os.fork()
     if pid == 0:
         _run(request)
-    _tell(folder / "pid", str(pid))
+    _publish(folder / "pid", str(pid))
     while True:
         _, status = os.waitpid(pid, os.WUNTRACED | os.WCONTINUED)
         if os.WIFSTOPPED(status):
-            _tell(folder / "state", "stopped")
+            _publish(folder / "state", "stopped")
         elif os.WIFCONTINUED(status):
-            _tell(folder / "state", "running")
+            _publish(folder / "state", "running")
         else:
-            _tell(folder / "state", f"ended {os.waitstatus_to_exitcode(status)}")
+            _publish(folder / "state", f"ended {os.waitstatus_to_exitcode(status)}")
             os._exit(0)
 
 
@@ -116,7 +116,7 @@ def _sync_nothing(_descriptor: object) -> None:
     """Skip fsync: a killed process loses no write, only a crashed machine does."""
 
 
-def _tell(path: Path, said: str) -> None:
+def _publish(path: Path, said: str) -> None:
     written = path.with_suffix(".new")
     written.write_text(said)
     written.replace(path)

@@ -193,14 +193,14 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
             request = self.request(remote_log, context)
             most = self.most_late(context)
             done = self._export(context, remote_log, request, _folder(context))
-            self._tell(remote_log, context, done)
+            self._report_done(remote_log, context, done)
             # No time limit counts any more once it has passed: later runs export the late intervals.
             if not most or self.is_ending:
                 return done.report.place
             late = LateExports(remote_log.tables.late_intervals(request, done.plan))
             show_late(late.found, most, self.log)
             self._export_late(context, remote_log, late, most)
-            self._tell(remote_log, context, done, late)
+            self._report_done(remote_log, context, done, late)
             if late.error is not None:
                 raise late.error
         return done.report.place
@@ -268,7 +268,7 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
                 job.run_group(number, remote_log.context.storage, target, description, progress, limit)
         progress.conclude()
 
-    def _tell(
+    def _report_done(
         self, remote_log: RemoteLogManager, context: Context, done: DoneExport, late: LateExports | None = None
     ) -> None:
         from tiered_storage.remote_log.tables.reading import BrokenBytes

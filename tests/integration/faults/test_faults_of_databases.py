@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
 
 TIMES = 10
 """How often each fault happens at least."""
+FAULT_SECONDS = 120
+"""How long it goes on after that."""
 FORGETFUL = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
 """What is acknowledged is written after seconds only: a crash loses it."""
 TRIMMED = {"remote.storage.enable": True, "local.deletion.allowed": True, "local.retention.ms": 1}
@@ -111,6 +113,7 @@ def test_all_catches_up_after_a_database_was(
             fault.is_on = True
             later = len(runs.results) + 1
             wait_for(lambda: fault.times >= TIMES and len(runs.results) > later, lambda: f"{runs.results[-2:]}")
+            time.sleep(FAULT_SECONDS)
             fault.is_on = False
             runs.wait_for_segments()
 

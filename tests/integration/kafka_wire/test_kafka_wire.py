@@ -205,8 +205,8 @@ def test_offsets_of_a_tiered_topic_are_those_of_kafkas_tool(kafka_programs: Kafk
         partition = TopicPartition("tiered", 0)
         specs = (OffsetSpec.EARLIEST_LOCAL, OffsetSpec.LATEST_TIERED, OffsetSpec.EARLIEST_PENDING_UPLOAD)
 
-        def found() -> dict[OffsetSpec, int]:
-            answers = {spec: cluster.list_offsets({partition: spec})[partition] for spec in specs}
+        def found(isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> dict[OffsetSpec, int]:
+            answers = {spec: cluster.list_offsets({partition: spec}, isolation=isolation)[partition] for spec in specs}
             return {spec: each.offset for spec, each in answers.items() if isinstance(each, ListedOffset)}
 
         active = list_segments(kafka.log_dir / "tiered-0")[-1].base_offset
@@ -216,7 +216,7 @@ def test_offsets_of_a_tiered_topic_are_those_of_kafkas_tool(kafka_programs: Kafk
             assert time.monotonic() < end, f"the broker did not tier up to {active}: {found()}"
             time.sleep(0.2)
         expected = {spec: kafkas(kafka, spec) for spec in specs}
-        assert found() == expected
+        assert found() == found(IsolationLevel.READ_COMMITTED) == expected
         earliest = cluster.list_offsets({partition: OffsetSpec.EARLIEST})[partition]
         assert isinstance(earliest, ListedOffset)
         assert earliest.offset == 0 < expected[OffsetSpec.EARLIEST_LOCAL]

@@ -218,7 +218,7 @@ class UnifiedLog:
         Their files stay as `.deleted` until a call `file_delete_delay_ms` later, or until the log is opened again.
         """
         limits = LogLimits(self.log_start_offset, self.high_watermark, self.log_end_offset)
-        over = segments_to_delete(self._segments, limits, self._config, self._clock(), self._tell)
+        over = segments_to_delete(self._segments, limits, self._config, self._clock(), self._report)
         if over and over[-1] == self.segments[-1]:
             self.roll()
         self._segments.delete(over)
@@ -316,7 +316,7 @@ class UnifiedLog:
                 self.segments,
                 left.size,
                 log_start_offset=start_offset,
-                report=self._tell,
+                report=self._report,
             )
             self.expire_producers()
         self._segments.truncate_active(left)
@@ -360,20 +360,20 @@ class UnifiedLog:
             log_start_offset=self._start_offset,
             recovery_point=recovery_point,
             on_disk=on_disk,
-            report=self._tell,
+            report=self._report,
         )
-        self._segments = LogSegments(log.segments, log.active, self._deletion, self._config, self._clock, self._tell)
+        self._segments = LogSegments(log.segments, log.active, self._deletion, self._config, self._clock, self._report)
         self._producers = log.producers
         self.expire_producers()
         self._snapshot_offset = max(list_snapshots(self.directory), default=self.segments[0].base_offset)
         return log
 
     def _follow(self, log: LoadedLog) -> None:
-        recover_epochs(self._epochs, log, self._tell)
+        recover_epochs(self._epochs, log, self._report)
         if self._high_watermark is not None:
             self._producers.on_high_watermark(self._high_watermark)
 
-    def _tell(self, event: RecoveryEvent) -> None:
+    def _report(self, event: RecoveryEvent) -> None:
         if event not in self._mended:
             self._mended.append(event)
 

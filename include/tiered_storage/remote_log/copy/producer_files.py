@@ -146,7 +146,7 @@ class ProducerFiles:
                     "store has none before"
                 )
             return encode_aborted_transactions(self._aborted)
-        self._tell_of_lacking(entries)
+        self._report_missing_entries(entries)
         return encode_aborted_transactions(entries)
 
     def _producer_snapshot(self) -> bytes | None:
@@ -183,7 +183,7 @@ class ProducerFiles:
             raise self._contradiction(path, len(found) * ENTRY_BYTES, f"it lacks an abort that the log has: {lacking}")
         return entries
 
-    def _tell_of_lacking(self, entries: Sequence[AbortedTxn]) -> None:
+    def _report_missing_entries(self, entries: Sequence[AbortedTxn]) -> None:
         """Report aborts without an entry whose transactions may have records in the store before the known part.
 
         Most of them have no records at all. It ignores a file without any entry, which states just that.

@@ -91,7 +91,7 @@ class OffsetAnswer:
 
     @classmethod
     def of(cls, found: FoundOffset | None) -> OffsetAnswer:
-        """Tell of `found`."""
+        """Return the answer for `found`."""
         if found is None:
             return cls(None, None, None)
         timestamp, epoch = (None if value < 0 else value for value in (found.timestamp, found.leader_epoch))
@@ -121,7 +121,7 @@ class SegmentAnswer:
 
     @classmethod
     def of(cls, segment: RemoteLogSegmentMetadata) -> SegmentAnswer:
-        """Tell of `segment`."""
+        """Return the answer for `segment`."""
         return cls(
             segment.segment_id.id,
             segment.start_offset,

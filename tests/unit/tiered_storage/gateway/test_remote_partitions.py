@@ -294,7 +294,7 @@ def test_a_client_that_reads_on_has_one_read() -> None:
     run(work)
 
 
-def test_a_client_reads_anew_once_the_remote_log_has_another_end() -> None:
+def test_a_client_reads_again_once_the_remote_log_has_another_end() -> None:
     async def work() -> None:
         found, reader = partitions()
         offset = await step(found, KEY, 0)

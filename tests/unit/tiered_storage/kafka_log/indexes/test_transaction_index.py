@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.transactions import (
-    BEGINS_ANEW_INDEX,
-    BEGUN_ANEW_ABORT,
-    BEGUN_ANEW_ABORTED_INDEX,
+    BEGINS_AGAIN_INDEX,
+    BEGUN_AGAIN_ABORT,
+    BEGUN_AGAIN_ABORTED_INDEX,
     OTHER_BEGINS_LATER_INDEX,
 )
 from tiered_storage.errors import CorruptIndexError
@@ -142,13 +142,13 @@ def test_a_look_up_continues_into_later_segments_until_nothing_before_can_be_abo
 def test_a_look_up_stops_at_no_offset_after_a_marker(tmp_path: Path) -> None:
     """A follower's entry names a later transaction, and passes over the one that its own producer begins before."""
     indexes = []
-    for base_offset, content in ((0, BEGINS_ANEW_INDEX), (11, BEGUN_ANEW_ABORTED_INDEX)):
+    for base_offset, content in ((0, BEGINS_AGAIN_INDEX), (11, BEGUN_AGAIN_ABORTED_INDEX)):
         path = tmp_path / f"{base_offset:020d}.txnindex"
         path.write_bytes(content)
         indexes.append(TransactionIndex.read(path, base_offset))
 
     assert not indexes[0].collect_aborted(2, 10).is_complete
-    assert collect_aborted(indexes, 2, 10) == TxnIndexSearchResult((BEGUN_ANEW_ABORT,), is_complete=True)
+    assert collect_aborted(indexes, 2, 10) == TxnIndexSearchResult((BEGUN_AGAIN_ABORT,), is_complete=True)
     assert indexes[0].collect_aborted(0, 2) == TxnIndexSearchResult(indexes[0].transactions, is_complete=True)
 
 

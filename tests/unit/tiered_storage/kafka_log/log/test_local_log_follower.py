@@ -7,11 +7,11 @@ import pytest
 from support.local_logs import NOW, create, records
 from support.transactions import (
     ABORT,
-    BEGINS_ANEW,
-    BEGINS_ANEW_INDEX,
-    BEGUN_ANEW_ABORT,
-    BEGUN_ANEW_ABORTED,
-    BEGUN_ANEW_ABORTED_INDEX,
+    BEGINS_AGAIN,
+    BEGINS_AGAIN_INDEX,
+    BEGUN_AGAIN_ABORT,
+    BEGUN_AGAIN_ABORTED,
+    BEGUN_AGAIN_ABORTED_INDEX,
     committed_offsets,
     data,
     marker,
@@ -62,19 +62,19 @@ def test_a_followers_log_has_the_same_transactions_as_its_leaders(tmp_path: Path
 def test_index_entries_of_whole_fetches_hide_no_later_abort(tmp_path: Path) -> None:
     """Our own entries are true; Kafka's name a transaction that begins later than the next one of the same producer."""
     with create(tmp_path) as log:
-        log.append_as_follower(BEGINS_ANEW)
+        log.append_as_follower(BEGINS_AGAIN)
         log.roll()
-        log.append_as_follower(BEGUN_ANEW_ABORTED)
+        log.append_as_follower(BEGUN_AGAIN_ABORTED)
         log.roll()
         first, second, _ = log.segments
-    assert second.transaction_index_path.read_bytes() == BEGUN_ANEW_ABORTED_INDEX
-    assert first.transaction_index_path.read_bytes() != BEGINS_ANEW_INDEX
-    first.transaction_index_path.write_bytes(BEGINS_ANEW_INDEX)
+    assert second.transaction_index_path.read_bytes() == BEGUN_AGAIN_ABORTED_INDEX
+    assert first.transaction_index_path.read_bytes() != BEGINS_AGAIN_INDEX
+    first.transaction_index_path.write_bytes(BEGINS_AGAIN_INDEX)
 
     with LocalLog.open(log.directory, clock=lambda: NOW) as reopened:
         fetched = reopened.fetch(2, 10_000, Isolation.READ_COMMITTED)
 
-        assert BEGUN_ANEW_ABORT in fetched.aborted
+        assert BEGUN_AGAIN_ABORT in fetched.aborted
         assert committed_offsets(fetched.batches, fetched.aborted, 2) == [10]
         assert reopened.mended == ()
 

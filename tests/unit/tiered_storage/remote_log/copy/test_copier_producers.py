@@ -21,11 +21,11 @@ from support.records import USUAL_EXAMPLES
 from support.remote_logs import ORDERS_0, flip_bit, location_of, unsynced
 from support.transactions import (
     ABORT,
-    BEGINS_ANEW,
-    BEGINS_ANEW_INDEX,
-    BEGUN_ANEW_ABORT,
-    BEGUN_ANEW_ABORTED,
-    BEGUN_ANEW_ABORTED_INDEX,
+    BEGINS_AGAIN,
+    BEGINS_AGAIN_INDEX,
+    BEGUN_AGAIN_ABORT,
+    BEGUN_AGAIN_ABORTED,
+    BEGUN_AGAIN_ABORTED_INDEX,
     COMMIT,
     data,
     marker,
@@ -254,12 +254,12 @@ def test_a_brokers_index_of_whole_fetches_is_sound_and_ends_no_read_early(
 ) -> None:
     """Also as the oldest segments of a log that begins later, after others in the store."""
     with unsynced(), LocalLog.create(tmp_path, "orders", 0, TOPIC_ID) as log:
-        for fetch in (BEGINS_ANEW, BEGUN_ANEW_ABORTED):
+        for fetch in (BEGINS_AGAIN, BEGUN_AGAIN_ABORTED):
             log.append_as_follower(fetch)
             log.roll()
         first, second, _ = log.segments
-    first.transaction_index_path.write_bytes(BEGINS_ANEW_INDEX)
-    assert second.transaction_index_path.read_bytes() == BEGUN_ANEW_ABORTED_INDEX
+    first.transaction_index_path.write_bytes(BEGINS_AGAIN_INDEX)
+    assert second.transaction_index_path.read_bytes() == BEGUN_AGAIN_ABORTED_INDEX
     if oldest:
         first.log_path.unlink()
         snapshot_before(second).unlink()
@@ -272,7 +272,7 @@ def test_a_brokers_index_of_whole_fetches_is_sound_and_ends_no_read_early(
         path.write_bytes(fetched(outcome, storage, IndexKind.TRANSACTION))
         sent.append(TransactionIndex.read(path, segment.base_offset))
 
-    assert sent[-1].transactions == (BEGUN_ANEW_ABORT,)
+    assert sent[-1].transactions == (BEGUN_AGAIN_ABORT,)
     if not oldest:
         assert [entry.last_stable_offset for entry in sent[0].transactions] == [2]
 

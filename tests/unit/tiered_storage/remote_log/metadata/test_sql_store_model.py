@@ -282,7 +282,7 @@ class MetadataStoreMachine(RuleBasedStateMachine):
             self.log_starts[partition] = min(offset, self.log_starts[partition])
 
     @rule()
-    def open_anew(self) -> None:
+    def reopen(self) -> None:
         self.store.close()
         self.store = sqlite_store(self.directory, self.clock)
         self.unread.update(self.newest)

@@ -1,4 +1,4 @@
-"""What goes locally below the global log start, where the deleted remote segments end elsewhere than the local ones.
+"""What is deleted locally below the global log start, where deleted remote segments end elsewhere than local ones.
 
 The leader's segments, which are copied, have ten offsets; those of the replica, which is trimmed, fifteen.
 """
