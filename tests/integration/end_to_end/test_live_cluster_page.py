@@ -112,9 +112,7 @@ def test_from_a_clone_to_the_first_scheduled_copy_every_command_works_as_written
     kafka_programs: KafkaPrograms, tmp_path: Path
 ) -> None:
     """`make setup` really installs, `make up` really starts Airflow, and its schedule copies what came meanwhile."""
-    lines = [line.strip() for line in "".join(PAGE.blocks(OWN, "sh")).splitlines()]
-    before_airflow, of_airflow = lines[: lines.index("make up")], lines[lines.index("make up") :]
-    assert before_airflow[0] == "make setup"
+    before_airflow, of_airflow = before_and_from_airflow()
     with RealKafka(kafka_programs, tmp_path / "kafka") as kafka, cloned(tmp_path / "clone") as clone:
         fill(kafka.client)
         config = PAGE.write_settings(OWN, tmp_path, bootstrap_servers=kafka.bootstrap_servers).rename(
@@ -128,6 +126,42 @@ def test_from_a_clone_to_the_first_scheduled_copy_every_command_works_as_written
         in_the_clone(clone, of_airflow)
 
         ensure_the_schedule_copies(config, by_hand)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_from_a_clone_to_the_first_scheduled_copy_of_a_managed_cluster(
+    guarded_broker: GuardedKafka, tmp_path: Path
+) -> None:
+    """Airflow logs in by the connection of the page."""
+    before_airflow, of_airflow = before_and_from_airflow()
+    connection = placed(PAGE.blocks(MANAGED, "sh")[-1], guarded_broker)
+    assert "AIRFLOW_CONN_" in connection
+    with managed(guarded_broker, tmp_path), cloned(tmp_path / "clone") as clone:
+        servers = guarded_broker.kafka.address("SASLTLS")
+        config = PAGE.write_settings(MANAGED, tmp_path, bootstrap_servers=servers).rename(
+            clone / "include" / "tiered_storage.yaml"
+        )
+        grant_as_shown(guarded_broker, tmp_path)
+        in_the_clone(clone, before_airflow)
+        by_hand = copied(config)
+        assert by_hand
+        guarded_broker.kafka.client.produce("orders", varied_records(200, seed=2), batch_num_messages=20)
+        # Whoever goes by the file from here on cannot log in.
+        properties = tmp_path / "srv" / "remote-log" / "client.properties"
+        properties.write_text(properties.read_text().replace(PASSWORD, "another"))
+
+        in_the_clone(clone, [f"{connection}\n{line}" for line in of_airflow])
+
+        ensure_the_schedule_copies(config, by_hand)
+
+
+def before_and_from_airflow() -> tuple[list[str], list[str]]:
+    """Return the page's commands before `make up`, and from that on."""
+    lines = [line.strip() for line in "".join(PAGE.blocks(OWN, "sh")).splitlines()]
+    at = lines.index("make up")
+    assert lines[0] == "make setup"
+    return lines[:at], lines[at:]
 
 
 def ensure_the_schedule_copies(config: Path, by_hand: int) -> None:
