@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import venv
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,7 @@ from tiered_storage_airflow.embedded.processes import wait_until
 
 PROJECT = Path(__file__).parents[3]
 PAGE = Page.named("live-cluster.md")
-OWN, MANAGED = "From nothing to the first tiered topic", "A managed cluster"
+OWN, MANAGED, BESIDE = "From nothing to the first tiered topic", "A managed cluster", "Beside the brokers' disks"
 TRIM = "Delete at the brokers what is remote"
 TOOL = "org.apache.kafka.tools.AclCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -154,6 +155,20 @@ def test_from_a_clone_to_the_first_scheduled_copy_of_a_managed_cluster(
         in_the_clone(clone, [f"{connection}\n{line}" for line in of_airflow])
 
         ensure_the_schedule_copies(config, by_hand)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_the_packages_of_a_celery_worker_install_together(tmp_path: Path) -> None:
+    [line] = PAGE.lines(BESIDE)
+    assert line.startswith("pip install . ")
+    venv.create(tmp_path / "venv", with_pip=True)
+    shutil.copytree(PROJECT, tmp_path / "project", ignore=shutil.ignore_patterns(".*", "__pycache__"))
+
+    words = [str(tmp_path / "venv" / "bin" / "pip"), "install", "--quiet", *shlex.split(line)[2:]]
+    done = subprocess.run(words, cwd=tmp_path / "project", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "venv" / "bin" / "celery").exists()
 
 
 def before_and_from_airflow() -> tuple[list[str], list[str]]:
