@@ -244,7 +244,7 @@ class RemoteFetch:
         }
         asked = {named[key]: request.partitions[key] for key in named}
         offsets = await self._questions.offsets_below({each: position.offset for each, position in asked.items()})
-        # An answer is used for a second: start and end may have moved meanwhile.
+        # An answer may be seconds old: start and end may have moved meanwhile.
         doubtful = [each for each in asked if not _is_below(asked[each], offsets[each])]
         if doubtful:
             offsets |= await self._questions.offsets(doubtful, now=True)

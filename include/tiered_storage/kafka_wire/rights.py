@@ -16,8 +16,6 @@ from tiered_storage.kafka_wire.connections.apis import DESCRIBE_CLUSTER
 from tiered_storage.kafka_wire.connections.error_codes import NONE, error_name, is_retriable
 from tiered_storage.kafka_wire.connections.frames import request
 
-_NO_RIGHTS: frozenset[Right] = frozenset()
-
 
 class Right(IntEnum):
     """A right on a resource, with Kafka's number of the operation; only those that Remote Log looks for."""
@@ -37,7 +35,7 @@ class ClusterRights:
 
 def rights_of(operations: int) -> frozenset[Right]:
     """Return the rights in a bit field of `operations`; none if it is negative, by which brokers mean unknown."""
-    return frozenset(each for each in Right if operations >> each & 1) if operations > 0 else _NO_RIGHTS
+    return frozenset(each for each in Right if operations >> each & 1) if operations > 0 else frozenset()
 
 
 def describe_cluster_request(version: int) -> Any:

@@ -160,6 +160,7 @@ class ConsumerGroups:
     def _read(self) -> CommittedOffsets:
         client = self._client()
         found = client.metadata([OFFSETS_TOPIC])
+        # Twice: no checksum covers an answer, and one wrong bit must not pass for a right.
         _ensure_groups_are_shown(client, found)
         _ensure_groups_are_shown(client, found)
         before = _coordinators(found)

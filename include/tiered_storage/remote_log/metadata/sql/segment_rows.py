@@ -48,11 +48,11 @@ def has_bound_key(table: Table) -> ColumnElement[bool]:
     So a statement is built once, when its module loads: building it costs more than running it. See rows_by_partition
     for many partitions.
     """
-    return (
-        (table.c.cluster_id == bindparam("key_cluster_id"))
-        & (table.c.topic_id == bindparam("key_topic_id"))
-        & (table.c.partition == bindparam("key_partition"))
-    )
+    return _has_bound_topic(table) & (table.c.partition == bindparam("key_partition"))
+
+
+def _has_bound_topic(table: Table) -> ColumnElement[bool]:
+    return (table.c.cluster_id == bindparam("key_cluster_id")) & (table.c.topic_id == bindparam("key_topic_id"))
 
 
 def bound_key(partition: TopicIdPartition) -> dict[str, Any]:
@@ -82,11 +82,7 @@ def rows_by_partition(
 
 @cache
 def _of_a_topic(dialect: str, table: Table) -> Select[Any]:
-    return select(table).where(
-        table.c.cluster_id == bindparam("key_cluster_id"),
-        table.c.topic_id == bindparam("key_topic_id"),
-        is_among(dialect, table.c.partition, "partitions"),
-    )
+    return select(table).where(_has_bound_topic(table), is_among(dialect, table.c.partition, "partitions"))
 
 
 def partition_of(row: Row[Any]) -> TopicIdPartition:
