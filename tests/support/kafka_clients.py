@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from confluent_kafka import (
     Consumer,
     ElectionType,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
@@ -25,6 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    OffsetSpec,
 )
 from confluent_kafka.cimpl import NewTopic
 
@@ -187,6 +189,26 @@ class RealKafkaClient:
             wanted = TopicPartition(topic, partition, timestamp)
             [found] = consumer.offsets_for_times([wanted], timeout=REQUEST_SECONDS)
             return int(found.offset)
+
+    def wait_until_decided(self, topic: str, partition: int = 0, below: int | None = None) -> None:
+        """Wait until no transaction is open in a partition, or none `below` that offset.
+
+        A producer learns that its transaction ended before the coordinator has written the marker (KIP-98).
+        """
+        deadline = time.monotonic() + REQUEST_SECONDS
+        while time.monotonic() < deadline:
+            stable = self._latest(topic, partition, IsolationLevel.READ_COMMITTED)
+            wanted = self._latest(topic, partition, IsolationLevel.READ_UNCOMMITTED) if below is None else below
+            if stable >= wanted:
+                return
+            time.sleep(0.02)
+        raise RealKafkaClientError(f"{topic}-{partition}: a transaction is open at offset {stable} of {wanted}")
+
+    def _latest(self, topic: str, partition: int, isolation: IsolationLevel) -> int:
+        admin = self._admin()
+        asked = {TopicPartition(topic, partition): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
+        [answer] = admin.list_offsets(asked, isolation_level=isolation).values()
+        return int(answer.result(REQUEST_SECONDS).offset)
 
     def cluster_id(self) -> str:
         """The cluster's id, as in meta.properties."""

@@ -114,6 +114,7 @@ def test_a_restore_gives_back_the_files(site: LiveSite) -> None:
         producer.produce(topic, b"aborted" * 40, partition=0, timestamp=number + 1)
     producer.flush(SECONDS)
     producer.abort_transaction()
+    client.wait_until_decided(topic)
     client.produce(topic, varied_records(400, seed=2), batch_num_messages=40)
     copied = site.copied()
     restored = site.root / "restored"
@@ -166,6 +167,7 @@ def test_records_held_back_by_an_open_transaction_are_copied_once_it_is_decided(
 
     assert stable == [(start, end) for start, end in closed if end < 300]
     held.abort_transaction()
+    client.wait_until_decided(topic)
     assert site.copied() == closed[len(stable) :]
     assert ensure_as_stored(site) == len(closed)
     site.audited()
@@ -201,6 +203,7 @@ def test_what_checkpoint_files_say_is_not_believed(site: LiveSite) -> None:
         closed = closed_of(site.kafka.log_dir / f"{topic}-0")
         assert copied == [(start, end) for start, end in closed if end < stable], false
         held.abort_transaction()
+        client.wait_until_decided(topic)
     assert ensure_as_stored(site) == len(copied)
     site.audited()
 
@@ -224,6 +227,7 @@ def test_a_broker_that_came_back_without_its_checkpoint_files_is_copied_on(site:
     closed = closed_of(site.kafka.log_dir / f"{topic}-0")
     assert copied == [(start, end) for start, end in closed if end < stable]
     held.abort_transaction()
+    client.wait_until_decided(topic)
     copied += site.copied()
     assert copied == closed_of(site.kafka.log_dir / f"{topic}-0")
     assert read(site, Isolation.READ_UNCOMMITTED) == up_to(client.consume_all(topic), copied[-1][1])

@@ -57,6 +57,7 @@ def test_transactions_are_copied_once_decided_with_their_aborts(site: LiveSite) 
         assert finished(remote_log)[-1].end_offset < first_held.offset
 
     held.abort_transaction()
+    client.wait_until_decided(topic)
     client.produce(topic, varied_records(300, seed=101), batch_num_messages=20)
     while site.copied():
         pass
@@ -81,6 +82,7 @@ def test_aborts_are_known_though_nobody_knows_the_producers_before(site: LiveSit
     client.produce(topic, varied_records(200, seed=2), batch_num_messages=20)
     send(producer, topic, 0, varied_records(200, seed=3))
     producer.abort_transaction()
+    client.wait_until_decided(topic)
     client.produce(topic, varied_records(200, seed=4), batch_num_messages=20)
     # The transaction began before the log now starts, in the middle of a batch.
     start = first[105].offset
@@ -219,6 +221,7 @@ def test_producers_are_known_where_a_later_leader_truncated_a_remote_segment(sit
         producer.begin_transaction()
         send(producer, topic, 0, varied_records(200, seed=number))
         (producer.abort_transaction if number == 1 else producer.commit_transaction)()
+    client.wait_until_decided(topic)
     while site.copied():
         pass
     with site.open() as remote_log:

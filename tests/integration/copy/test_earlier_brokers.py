@@ -56,6 +56,7 @@ def test_every_codec_and_transactions_are_copied_read_and_trimmed(kafka: RealKaf
         producer.begin_transaction()
         send(producer, topic, 0, varied_records(60, seed=turn))
         (producer.abort_transaction if turn % 2 else producer.commit_transaction)()
+    client.wait_until_decided(topic)
     client.produce(topic, varied_records(300, seed=9), batch_num_messages=20)
 
     while site.copied():

@@ -154,6 +154,7 @@ def decided(site: LiveSite, gateway: RunningGateway) -> int:
     send(across, DECIDED, 0, varied_records(200, seed=50))
     client.produce(DECIDED, varied_records(100, seed=51), batch_num_messages=20)
     across.abort_transaction()
+    client.wait_until_decided(DECIDED)
     return copied_and_trimmed(site, DECIDED)
 
 
@@ -200,6 +201,7 @@ def test_an_abort_that_is_copied_while_its_records_are_read_still_counts(
     producer.begin_transaction()
     sent = send(producer, COPIED_ON, 0, varied_records(400, seed=1))
     producer.abort_transaction()
+    client.wait_until_decided(COPIED_ON)
     before = copied_and_trimmed(site, COPIED_ON)
     assert 0 < before < len(sent)
 
@@ -231,6 +233,7 @@ def test_records_wait_while_only_an_open_transaction_shows_how_theirs_ended(
     count = len(send(aborted, OPEN, 0, varied_records(50, seed=1)))
     send(committed, OPEN, 0, varied_records(50, seed=2))
     aborted.abort_transaction()
+    client.wait_until_decided(OPEN, below=count)
     assert copied_and_trimmed(site, OPEN) == count
 
     waiting = [fetched_once(gateway, OPEN, topic_id, 0, COMMITTED) for _ in range(5)]

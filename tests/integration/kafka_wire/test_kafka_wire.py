@@ -55,6 +55,7 @@ def topic_id(real_kafka: RealKafka) -> str:
         producer.flush()
         if ends != "nothing":
             (producer.commit_transaction if ends == "commit" else producer.abort_transaction)()
+            client.wait_until_decided(TOPIC)
         else:
             OPEN.append(producer)
     client.produce(TOPIC, varied_records(20, seed=10))

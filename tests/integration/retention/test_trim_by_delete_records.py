@@ -244,6 +244,7 @@ def test_records_after_an_open_transaction_stay(site: LiveSite) -> None:
 
     assert 0 < begins(site) <= first.offset
     open_one.abort_transaction()
+    client.wait_until_decided(topic)
     while site.copied():
         pass
     assert site.run("retain").exit_code == 0
