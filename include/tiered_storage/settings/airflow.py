@@ -21,8 +21,8 @@ class AirflowSettings(PropertyModel):
         allowed="a folder",
         default_text="none",
     )
-    """The only log directory, on Airflow's workers, into which the form of restore_topic restores: a stopped broker's,
-    or a new folder."""
+    """The only log directory, on Airflow's workers, into which [restore_topic](restore.md#by-airflows-form)
+    restores: a stopped broker's, or a new folder."""
 
     restore_connections: Connections = setting(
         "restore.connections",
@@ -32,7 +32,7 @@ class AirflowSettings(PropertyModel):
         allowed="ids of Airflow connections of the type kafka: a list, or text with commas",
         default_text="none",
     )
-    """The clusters into which that form restores; the extra of each has the client's properties."""
+    """The clusters into which it restores; the extra of each has the client's properties."""
 
     read_service_rights_file: OptionalFile = setting(
         "read.service.rights.file",
@@ -69,8 +69,7 @@ class AirflowSettings(PropertyModel):
         at_most=65_535,
         special={0: "none"},
     )
-    """The port on 127.0.0.1 of the metrics, without a login: every user of that machine sees the names of all
-    topics."""
+    """The port on 127.0.0.1 of [the metrics](monitoring.md#prometheus), without a login."""
 
     own_pools: bool = setting("own.pools", False, POOLS, Source.OURS)
     """Whether a further cluster has pools of its own, such as remote_log_copier__west. `make up` makes them; elsewhere

@@ -73,7 +73,7 @@ class CopyingSettings(PropertyModel):
         at_least=1,
         at_most=3600,
     )
-    """Over how many samples the limit of copies is averaged."""
+    """The samples over which the limit is averaged."""
 
     remote_log_manager_copy_quota_window_size_seconds: Whole = setting(
         "remote.log.manager.copy.quota.window.size.seconds",
@@ -89,7 +89,7 @@ class CopyingSettings(PropertyModel):
     copy_stuck_after_ms: Whole = setting(
         "copy.stuck.after.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=10_000, at_most=86_400_000
     )
-    """How long a copy may make no progress, also while it waits for Spark. What is finished is committed."""
+    """How long a copy may make no progress, also while it waits for Spark."""
 
     @field_validator("copy_stuck_after_ms")
     @classmethod

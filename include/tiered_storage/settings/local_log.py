@@ -30,10 +30,10 @@ class LocalLogSettings(PropertyModel):
         pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$",
         default_text="from meta.properties, or else the directory's path",
     )
-    """The cluster of the directories; needed only if meta.properties is missing and the path may change."""
+    """The directories' cluster; needed only without meta.properties, if the path may change."""
 
     log_end_is_stable: bool = setting("log.end.is.stable", False, LOCAL_LOG, Source.OURS)
-    """Whether a directory without replication-offset-checkpoint may be copied up to its log end. Never set it for a
+    """Whether to copy a directory without replication-offset-checkpoint up to its log end. Never set it for a
     running broker."""
 
 
@@ -48,8 +48,7 @@ class ClusterSettings(PropertyModel):
         allowed="host:port of some brokers, with commas",
         default_text="none",
     )
-    """The brokers to begin with: Remote Log copies from the [running cluster](live-cluster.md), and log.dirs must be
-    empty."""
+    """Brokers of the [running cluster](live-cluster.md) to copy from; log.dirs must be empty."""
 
     cluster_client_properties_file: OptionalFile = setting(
         "cluster.client.properties.file",
@@ -59,7 +58,7 @@ class ClusterSettings(PropertyModel):
         allowed="a file of librdkafka's properties",
         default_text="none: without encryption and login",
     )
-    """How the command line's client connects and logs in. Let only your user read the file."""
+    """How the command line logs in. Let only your user read the file."""
 
     cluster_connection: OptionalText = setting(
         "cluster.connection",
@@ -70,7 +69,7 @@ class ClusterSettings(PropertyModel):
         pattern=r"^[A-Za-z0-9_.-]+$",
         default_text="none: cluster.client.properties.file",
     )
-    """The connection whose extra has the client's properties, for runs by Airflow."""
+    """The connection whose extra has these properties, for Airflow."""
 
     broker_log_dirs: BrokerFolders = setting(
         "broker.log.dirs",
@@ -94,11 +93,10 @@ class ClusterSettings(PropertyModel):
     """The Airflow queues of the hosts that see brokers' disks: each has a DAG, such as copy_segments.broker-1."""
 
     copy_over_gaps: bool = setting("copy.over.gaps", False, CLUSTER, Source.OURS)
-    """Whether copies go on after records that the brokers deleted first; one run still fails for what is lost. A
-    topic's own copy.over.gaps comes first."""
+    """Whether copies continue after records that the brokers [deleted too
+    early](live-cluster.md#when-records-were-deleted-too-early), unless the topic says otherwise."""
 
     enable_min_retention_margin_ms: Whole = setting(
         "enable.min.retention.margin.ms", 86_400_000, CLUSTER, Source.OURS, unit="ms", at_least=0
     )
-    """How long copies must be able to stop before brokers delete what is not copied. `topics enable` refuses a topic
-    with less."""
+    """How long copies may stop before brokers delete uncopied records; `topics enable` refuses a topic with less."""

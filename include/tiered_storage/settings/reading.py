@@ -55,7 +55,7 @@ class ReadingSettings(PropertyModel):
     remote_log_manager_fetch_quota_window_num: Whole = setting(
         "remote.log.manager.fetch.quota.window.num", 11, READING, Source.KAFKA, unit="samples", at_least=1, at_most=3600
     )
-    """Over how many samples the limit of reads is averaged."""
+    """The samples over which the limit is averaged."""
 
     remote_log_manager_fetch_quota_window_size_seconds: Whole = setting(
         "remote.log.manager.fetch.quota.window.size.seconds",
@@ -82,8 +82,8 @@ class ReadingSettings(PropertyModel):
     remote_log_reader_read_ahead_bytes: Whole = setting(
         "remote.log.reader.read.ahead.bytes", 16 * _MIB, READING, Source.OURS, unit="bytes", at_least=0
     )
-    """How far a sequential reader prefetches. All of a process prefetch at most remote.log.reader.cache.memory.bytes,
-    or this if it is larger."""
+    """How far a sequential reader prefetches; all of a process at most remote.log.reader.cache.memory.bytes, or this
+    if larger."""
 
     remote_log_reader_cache_memory_bytes: Whole = setting(
         "remote.log.reader.cache.memory.bytes", 64 * _MIB, READING, Source.OURS, unit="bytes", at_least=0
@@ -103,8 +103,7 @@ class ReadingSettings(PropertyModel):
     remote_log_reader_metadata_max_age_ms: Whole = setting(
         "remote.log.reader.metadata.max.age.ms", 1_000, READING, Source.OURS, unit="ms", at_least=0
     )
-    """How long a reader uses what it knows of a partition before it looks again; at least twenty times what looking
-    took, and with the wait for a thread up to ten seconds."""
+    """How long a reader uses what it knows of a partition before it looks again; longer if looking is slow."""
 
     audit_worker_bytes_per_second: Whole = setting(
         "audit.worker.bytes.per.second",
@@ -246,7 +245,7 @@ class GatewaySettings(PropertyModel):
         pattern=r"^[A-Za-z0-9._-]{1,249}$",
         default_text="none",
     )
-    """The topic of the DAG gateway_health, which exists where this is set. Create it for this alone, and enable it."""
+    """The topic of the [DAG gateway_health](gateway.md#run-it-beside-airflow), which exists only if this is set."""
 
     gateway_canary_bootstrap_servers: OptionalText = setting(
         "gateway.canary.bootstrap.servers",

@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError, TieredStorageError
-from tiered_storage.settings.properties.model import Declaration, OlderName, PropertyModel
+from tiered_storage.settings.properties.model import Declaration, PropertyModel, Source
 from tiered_storage.settings.properties.sources import TOPICS
 from tiered_storage.settings.settings import Settings
 from tiered_storage.settings.topics import TopicSettings
@@ -52,7 +52,7 @@ All settings are in one flat YAML file. A later source wins over an earlier one:
 
 Unknown names are refused. **Relative paths** begin in the file's folder, or in the folder above it if that folder is
 called `include`. **Credentials are not settings**: [give them](stores.md) in the environment or in an Airflow
-connection. **Numbers** have the unit of the table, without naming it.
+connection. **Numbers** have the unit of the table, without naming it. **(K)** marks Kafka's own settings.
 
 ## Example
 
@@ -63,8 +63,8 @@ connection. **Numbers** have the unit of the table, without naming it.
 _OLDER = """\
 ## Older and other names
 
-These names work too. If one source also sets the name on the right, that one wins; else the one higher in the table.
-A name that stands for two settings is refused beside either.
+These names of Kafka, of KIP-405's drafts and of earlier releases work too. If one source also sets the name on the
+right, that one wins; else the one higher in the table. A name that stands for two settings is refused beside either.
 """
 
 
@@ -76,6 +76,7 @@ that begin with it.
 """
 
 _WHOLE = "a whole number of "
+_BOOLEAN = "true or false"
 
 
 def reference() -> str:
@@ -90,9 +91,8 @@ def reference() -> str:
         f"{_settings_table(TopicSettings.declarations().values())}"
     )
     older = [*_older_rows(Settings, ""), *_older_rows(TopicSettings, "a topic's ")]
-    sections.append(_OLDER + "\n" + _table(("Name", "In", "Stands for", "From"), older))
-    unused = [(f"`{name}`", reason) for name, reason in Settings.unused_names.items()]
-    sections.append(_UNUSED + "\n" + _table(("Name", "Why"), unused))
+    sections.append(_OLDER + "\n" + _table(("Name", "In", "Stands for"), older))
+    sections.append(_UNUSED + "\n" + _table(("Why", "Names"), _unused_rows()))
     return "\n".join(sections)
 
 
@@ -122,23 +122,28 @@ def _settings_table(declarations: Iterable[Declaration]) -> str:
     rows = (
         (
             f"`{declared.name}`",
-            declared.description,
-            declared.allowed.removeprefix(_WHOLE),
+            declared.description + (" (K)" if declared.source == Source.KAFKA else ""),
+            _type(declared.allowed),
             _code(declared.default),
-            declared.source,
         )
         for declared in declarations
     )
-    return _table(("Name", "Description", "Type and limits", "Default", "From"), rows)
+    return _table(("Name", "Description", "Type and limits", "Default"), rows)
+
+
+def _type(allowed: str) -> str:
+    return "boolean" if allowed == _BOOLEAN else allowed.removeprefix(_WHOLE)
 
 
 def _older_rows(model: type[PropertyModel], whose: str) -> Iterator[tuple[str, ...]]:
     for older in model.older_names:
-        yield f"`{older.name}`", _unit(older), f"{whose}`{older.target}`", older.source
+        yield f"`{older.name}`", older.unit or "boolean", f"{whose}`{older.target}`"
 
 
-def _unit(older: OlderName) -> str:
-    return older.unit or "true or false"
+def _unused_rows() -> Iterator[tuple[str, str]]:
+    names = Settings.unused_names
+    for reason in dict.fromkeys(names.values()):
+        yield reason, ", ".join(f"`{name}`" for name in names if names[name] == reason)
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

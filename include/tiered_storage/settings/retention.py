@@ -23,17 +23,17 @@ class RetentionSettings(PropertyModel):
     log_retention_ms: TotalRetention = setting(
         "log.retention.ms", 604_800_000, RETENTION, Source.KAFKA, unit="ms", at_least=1, special=WITHOUT_LIMIT
     )
-    """How long both tiers together keep records, unless the topic says otherwise."""
+    """The default of topics' retention.ms."""
 
     log_retention_bytes: TotalRetention = setting(
         "log.retention.bytes", UNLIMITED, RETENTION, Source.KAFKA, unit="bytes", at_least=1, special=WITHOUT_LIMIT
     )
-    """How much both tiers together keep of a partition, unless the topic says otherwise."""
+    """The default of topics' retention.bytes."""
 
     log_local_retention_ms: Whole = setting(
         "log.local.retention.ms", AS_THE_TOTAL, RETENTION, Source.KAFKA, unit="ms", at_least=0, special=LOCAL_MEANINGS
     )
-    """How long remote segments also stay local, by their largest timestamp; at most log.retention.ms."""
+    """The default of local.retention.ms; at most log.retention.ms."""
 
     log_local_retention_bytes: Whole = setting(
         "log.local.retention.bytes",
@@ -44,12 +44,12 @@ class RetentionSettings(PropertyModel):
         at_least=0,
         special=LOCAL_MEANINGS,
     )
-    """How much of a partition stays local after it is remote; at most log.retention.bytes."""
+    """The default of local.retention.bytes; at most log.retention.bytes."""
 
     log_remote_copy_lag_ms: Whole = setting(
         "log.remote.copy.lag.ms", 0, RETENTION, Source.KAFKA, unit="ms", at_least=0, special=LAG_MEANINGS
     )
-    """How long closed segments wait for their copy; at most log.local.retention.ms."""
+    """The default of remote.copy.lag.ms; at most log.local.retention.ms."""
 
     log_remote_copy_lag_bytes: Whole = setting(
         "log.remote.copy.lag.bytes",
@@ -60,7 +60,7 @@ class RetentionSettings(PropertyModel):
         at_least=0,
         special=LAG_MEANINGS,
     )
-    """How much must follow a closed segment before its copy; at most log.local.retention.bytes."""
+    """The default of remote.copy.lag.bytes; at most log.local.retention.bytes."""
 
     remote_log_deletion_grace_ms: Whole = setting(
         "remote.log.deletion.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
@@ -70,22 +70,21 @@ class RetentionSettings(PropertyModel):
     remote_log_replaced_topic_grace_ms: Whole = setting(
         "remote.log.replaced.topic.grace.ms", 604_800_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )
-    """How long remote data stay after `expire` saw that the topic was deleted and created again. Then they are deleted
-    if remote deletion is allowed."""
+    """How long remote data of an [earlier incarnation](live-cluster.md#which-topics) stay after `expire` first saw
+    the new one."""
 
     scheduled_deletion_enable: bool = setting("scheduled.deletion.enable", False, RETENTION, Source.OURS)
     """Whether runs by a schedule or an asset event delete; if not, they only plan. Triggered runs and backfills delete
     either way."""
 
     clock_max_skew_ms: Whole = setting("clock.max.skew.ms", 300_000, RETENTION, Source.OURS, unit="ms", at_least=1_000)
-    """The largest difference between this machine's clock and the store's, its last reading, or the newest time in the
-    metadata. With more, nothing is deleted."""
+    """The largest [difference between clocks](architecture.md#clocks). With more, nothing is deleted."""
 
     remote_log_lowered_limit_grace_ms: Whole = setting(
         "remote.log.lowered.limit.grace.ms", 604_800_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )
-    """How long our deletions go by a topic's earlier limit after its brokers lowered it. Copies fail with an alarm
-    meanwhile. 0: a lower limit counts at once."""
+    """How long deletions follow a topic's earlier limit after [its brokers lowered
+    it](live-cluster.md#which-topics)."""
 
     remote_log_orphan_grace_ms: Whole = setting(
         "remote.log.orphan.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0

@@ -45,7 +45,7 @@ class StorageSettings(PropertyModel):
     """Where state, objects and metadata are."""
 
     state_directory: Folder = setting("state.directory", ".state", STATE, Source.OURS, allowed="a folder")
-    """The folder for all local state by default; deleting it deletes that state."""
+    """The folder of all local state, by default."""
 
     work_url: StorageUrl = setting(
         "work.url",
@@ -101,8 +101,7 @@ class StorageSettings(PropertyModel):
     rsm_config: Mapping[str, str] = setting(
         STORAGE_MANAGER.prefix, {}, REMOTE_STORAGE, Source.KAFKA, allowed=_OPTIONS, is_secret=True
     )
-    """Every other name with this prefix is an option of your own class, which gets all options without the prefix.
-    Environment variables cannot set options."""
+    """Other names with this prefix are [options of your own class](stores.md#a-store-of-your-own)."""
 
     rsm_config_url: StorageUrl = setting(
         "rsm.config.url",
@@ -112,8 +111,7 @@ class StorageSettings(PropertyModel):
         allowed="a folder, or a URL such as s3://bucket/prefix",
         default_text="{state.directory}/remote",
     )
-    """The object store, and the prefix of all its keys. A new folder is private to this user; to share it, create it
-    yourself."""
+    """The object store, and the prefix of its keys. A new folder is private, as above."""
 
     rsm_config_allow_http: bool = setting("rsm.config.allow.http", False, REMOTE_STORAGE, Source.OURS)
     """Whether the store may be reached without encryption."""
@@ -239,8 +237,8 @@ class StorageSettings(PropertyModel):
     """The KMS key for rsm.config.server.side.encryption."""
 
     rsm_config_conditional_writes: bool = setting("rsm.config.conditional.writes", True, REMOTE_STORAGE, Source.OURS)
-    """Whether the store can create an object only if there is none (If-None-Match). Without it, let [only one
-    installation](stores.md#conditional-writes) use the store."""
+    """Whether the store honours [If-None-Match](stores.md#conditional-writes). If not, let only one installation use
+    it."""
 
     rlmm_config_url: MetadataUrl = setting(
         "rlmm.config.url",
@@ -281,13 +279,12 @@ class StorageSettings(PropertyModel):
     rlmm_config: Mapping[str, str] = setting(
         METADATA_MANAGER.prefix, {}, METADATA, Source.KAFKA, allowed=_OPTIONS, is_secret=True
     )
-    """Every other name with this prefix is an option of your own class, as above."""
+    """Other names with this prefix are options of your own class."""
 
     remote_log_metadata_custom_metadata_max_bytes: Whole = setting(
         "remote.log.metadata.custom.metadata.max.bytes", 128, METADATA, Source.KAFKA, unit="bytes", at_least=0
     )
-    """The most custom metadata that your own RemoteStorageManager may return for a segment; with more, its copy
-    fails."""
+    """The most custom metadata that your own RemoteStorageManager may return for a segment."""
 
     metadata_busy_timeout_ms: Whole = setting(
         "metadata.busy.timeout.ms", 10_000, METADATA, Source.OURS, unit="ms", at_least=0, at_most=600_000

@@ -49,8 +49,7 @@ class TopicSettings(PropertyModel):
     """Whether all remote data are deleted once `remote.storage.enable` is false. Requires `remote.deletion.allowed`."""
 
     local_deletion_allowed: bool = setting("local.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
-    """Whether local segments may be deleted once they are remote, by a running cluster's brokers too. Brokers then no
-    longer have those records."""
+    """Whether local segments may be deleted once they are remote, by a running cluster's brokers too."""
 
     remote_deletion_allowed: bool = setting("remote.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
     """Whether remote segments past total retention may be deleted."""
