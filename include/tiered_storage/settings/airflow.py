@@ -52,7 +52,7 @@ class AirflowSettings(PropertyModel):
     read_service_max_streams: Whole = setting(
         "read.service.max.streams", 256, READ_SERVICE, Source.OURS, unit="answers", at_least=1, at_most=4096
     )
-    """How many answers with bytes or records a process sends at once, of some MiB each."""
+    """How many answers with bytes or records a process sends at once."""
 
     read_service_stalled_after_ms: Whole = setting(
         "read.service.stalled.after.ms", 60_000, READ_SERVICE, Source.OURS, unit="ms", at_least=1000
@@ -72,5 +72,4 @@ class AirflowSettings(PropertyModel):
     """The port on 127.0.0.1 of [the metrics](monitoring.md#prometheus), without a login."""
 
     own_pools: bool = setting("own.pools", False, POOLS, Source.OURS)
-    """Whether a further cluster has pools of its own, such as remote_log_copier__west. `make up` makes them; elsewhere
-    create them."""
+    """Whether a further cluster has [pools of its own](airflow.md#several-clusters)."""

@@ -101,8 +101,7 @@ class CopyingSettings(PropertyModel):
     commit_batch_partitions: Whole = setting(
         "commit.batch.partitions", 50, COPYING, Source.OURS, unit="partitions", at_least=1
     )
-    """How many partitions one commit_metadata task commits; more if Airflow's core.max_map_length allows too few
-    tasks."""
+    """How many partitions one commit_metadata task commits; more if Airflow allows too few tasks."""
 
     lease_duration_ms: Whole = setting("lease.duration.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=1_000)
     """How long a lease on a partition lasts unless its run renews it."""

@@ -49,8 +49,8 @@ class ReadingSettings(PropertyModel):
         at_least=_MIB,
         special={UNLIMITED: "unlimited"},
     )
-    """How much one process reads from the remote tier per second, or one export, restore, deep audit, repair, trim,
-    expiry or table read with all its workers (Kafka's default: 9223372036854775807)."""
+    """How much one process, or one run with all its workers, reads from the remote tier per second (Kafka's default:
+    9223372036854775807)."""
 
     remote_log_manager_fetch_quota_window_num: Whole = setting(
         "remote.log.manager.fetch.quota.window.num", 11, READING, Source.KAFKA, unit="samples", at_least=1, at_most=3600
@@ -144,7 +144,7 @@ class GatewaySettings(PropertyModel):
     gateway_port: Whole = setting(
         "gateway.port", 19_092, GATEWAY, Source.OURS, unit="ports", at_least=1, at_most=65_535
     )
-    """The port for clients' bootstrap.servers. The broker with id N has the port N + 1 after it."""
+    """The port for clients' bootstrap.servers; [the brokers' ports](gateway.md#open-it-to-clients) follow it."""
 
     gateway_workers: Whole = setting(
         "gateway.workers", 1, GATEWAY, Source.OURS, unit="processes", at_least=1, at_most=64
@@ -179,7 +179,7 @@ class GatewaySettings(PropertyModel):
         allowed="a YAML file with a line 'name: password' for each user",
         default_text="none: only this machine is served",
     )
-    """Who may log in at a gateway without brokers; read.service.rights.file says what they may read."""
+    """Who may log in [without brokers](gateway.md#users-of-a-gateway-without-brokers)."""
 
     gateway_max_connections: Whole = setting(
         "gateway.max.connections", 1_000, GATEWAY, Source.OURS, unit="connections", at_least=1
@@ -189,12 +189,12 @@ class GatewaySettings(PropertyModel):
     gateway_connections_max_idle_ms: Whole = setting(
         "gateway.connections.max.idle.ms", 600_000, GATEWAY, Source.OURS, unit="ms", at_least=1_000
     )
-    """How long a client's connection over which nothing goes stays open."""
+    """How long an idle connection stays open."""
 
     gateway_memory_max_bytes: Whole = setting(
         "gateway.memory.max.bytes", 512 * _MIB, GATEWAY, Source.OURS, unit="bytes", at_least=16 * _MIB
     )
-    """The memory that all connections of one process share; while it is used up, what comes waits."""
+    """The memory that one process's connections share."""
 
     gateway_request_max_bytes: Whole = setting(
         "gateway.request.max.bytes",
@@ -221,15 +221,15 @@ class GatewaySettings(PropertyModel):
         at_least=64 << 10,
         special={UNLIMITED: "unlimited"},
     )
-    """How many bytes of remote records one process serves per second to one client (user and client.id)."""
+    """How much one process serves one client of remote records per second."""
 
     gateway_skip_missing_offsets: bool = setting("gateway.skip.missing.offsets", False, GATEWAY, Source.OURS)
-    """Whether consumers go on after offsets that neither tier has. Each skip is counted, and logged as an error."""
+    """Whether consumers skip offsets that neither tier has; each skip is counted and logged."""
 
     gateway_shutdown_timeout_ms: Whole = setting(
         "gateway.shutdown.timeout.ms", 20_000, GATEWAY, Source.OURS, unit="ms", at_least=0
     )
-    """How long a process that ends waits for answers that are due."""
+    """How long an ending process waits for due answers."""
 
     gateway_log_format: Literal["text", "json"] = setting(
         "gateway.log.format", "text", GATEWAY, Source.OURS, allowed="text or json"

@@ -8,6 +8,7 @@ python -m tiered_storage.settings.reference --check FILE     fails if FILE diffe
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -52,7 +53,8 @@ All settings are in one flat YAML file. A later source wins over an earlier one:
 
 Unknown names are refused. **Relative paths** begin in the file's folder, or in the folder above it if that folder is
 called `include`. **Credentials are not settings**: [give them](stores.md) in the environment or in an Airflow
-connection. **Numbers** have the unit of the table, without naming it. **(K)** marks Kafka's own settings.
+connection. **Numbers** have the unit of the table, without naming it. **Lists** are of YAML, or text with commas.
+**(K)** marks Kafka's own settings.
 
 ## Example
 
@@ -76,6 +78,7 @@ that begin with it.
 """
 
 _WHOLE = "a whole number of "
+_LIST = ": a list, or text with commas"
 _BOOLEAN = "true or false"
 
 
@@ -132,7 +135,9 @@ def _settings_table(declarations: Iterable[Declaration]) -> str:
 
 
 def _type(allowed: str) -> str:
-    return "boolean" if allowed == _BOOLEAN else allowed.removeprefix(_WHOLE)
+    if allowed == _BOOLEAN:
+        return "boolean"
+    return re.sub(r"([\d,]+) or more", r"≥\1", allowed.removeprefix(_WHOLE).removesuffix(_LIST))
 
 
 def _older_rows(model: type[PropertyModel], whose: str) -> Iterator[tuple[str, ...]]:

@@ -101,8 +101,7 @@ class RetentionSettings(PropertyModel):
         at_least=0,
         at_most=100,
     )
-    """The most objects of the store that may be unreferenced. If an audit finds more, and more than ten, nothing is
-    deleted."""
+    """The most unreferenced objects. If an audit finds more, and more than ten, nothing is deleted."""
 
     remote_log_verify_before_trim: bool = setting("remote.log.verify.before.trim", True, RETENTION, Source.OURS)
     """Whether to read back the remote copy before deleting a local segment; if not, only objects, sizes and manifests
@@ -121,7 +120,8 @@ class RetentionSettings(PropertyModel):
         allowed="names of consumer groups: a list, or text with commas",
         default_text="none",
     )
-    """Consumer groups that may lose records: local retention beside a running cluster does not wait for them."""
+    """Consumer groups that a running cluster's [local
+    retention](live-cluster.md#delete-at-the-brokers-what-is-remote) does not wait for."""
 
     local_retention_topics_ignoring_groups: Names = setting(
         "local.retention.topics.ignoring.groups",
@@ -131,7 +131,7 @@ class RetentionSettings(PropertyModel):
         allowed="names of topics: a list, or text with commas",
         default_text="none",
     )
-    """Topics whose local retention beside a running cluster waits for no group."""
+    """Topics whose local retention waits for no group."""
 
     deletion_batch_segments: Whole = setting(
         "deletion.batch.segments", 500, RETENTION, Source.OURS, unit="segments", at_least=1, at_most=1000

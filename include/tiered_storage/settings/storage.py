@@ -55,7 +55,7 @@ class StorageSettings(PropertyModel):
         allowed="a folder, or a URL such as s3://bucket/prefix",
         default_text="{state.directory}/work",
     )
-    """Where plans and results pass between Airflow and Spark; nobody else should write to it."""
+    """Where Airflow and Spark exchange plans and results; nobody else should write to it."""
 
     export_url: StorageUrl = setting(
         "export.url",
@@ -138,15 +138,15 @@ class StorageSettings(PropertyModel):
     """The bucket's region."""
 
     rsm_config_compression_enabled: bool = setting("rsm.config.compression.enabled", False, REMOTE_STORAGE, Source.OURS)
-    """Whether segments are compressed by zstd, unless the topic says otherwise."""
+    """The default of remote.compression.enabled."""
 
     rsm_config_compression_heuristic_enabled: bool = setting(
         "rsm.config.compression.heuristic.enabled", True, REMOTE_STORAGE, Source.OURS
     )
-    """Whether chunks whose batches are mostly compressed already stay as they are."""
+    """Whether chunks of mostly compressed batches stay as they are."""
 
     rsm_config_encryption_enabled: bool = setting("rsm.config.encryption.enabled", False, REMOTE_STORAGE, Source.OURS)
-    """Whether segments are encrypted, unless the topic says otherwise."""
+    """The default of remote.encryption.enabled."""
 
     rsm_config_encryption_key_ring_file: OptionalFile = setting(
         "rsm.config.encryption.key.ring.file",
@@ -176,7 +176,7 @@ class StorageSettings(PropertyModel):
         allowed="ARNs of roles, separated by commas",
         default_text="none",
     )
-    """The AWS roles to assume for the store, each with the one before."""
+    """The AWS roles to assume, each with the one before."""
 
     rsm_config_role_external_id: OptionalText = setting(
         "rsm.config.role.external.id",
@@ -340,9 +340,9 @@ class CostSettings(PropertyModel):
     cost_transfer_gb: OptionalPrice = setting(
         "cost.transfer.gb", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
     )
-    """A GB (10^9 bytes) between the brokers and the store."""
+    """A GB between the brokers and the store."""
 
     cost_disk_gb_month: OptionalPrice = setting(
         "cost.disk.gb.month", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
     )
-    """The brokers' disks, a GB (10^9 bytes) a month. Every replica counts."""
+    """The brokers' disks, a GB a month. Every replica counts."""

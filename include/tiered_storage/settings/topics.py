@@ -43,7 +43,7 @@ class TopicSettings(PropertyModel):
     """Whether closed segments of the topic are copied."""
 
     remote_log_copy_disable: bool = setting("remote.log.copy.disable", False, TOPIC_GROUP, Source.KAFKA)
-    """Whether copying is paused; remote data stay readable and keep their retention."""
+    """Whether copying is paused."""
 
     remote_log_delete_on_disable: bool = setting("remote.log.delete.on.disable", False, TOPIC_GROUP, Source.KAFKA)
     """Whether all remote data are deleted once `remote.storage.enable` is false. Requires `remote.deletion.allowed`."""
@@ -117,8 +117,8 @@ class TopicSettings(PropertyModel):
         special=LAG_MEANINGS,
         default_text="log.remote.copy.lag.ms",
     )
-    """How long a closed segment waits, by the largest timestamp in its time index (KIP-1241). It is copied once this or
-    remote.copy.lag.bytes is reached; at most local.retention.ms."""
+    """How long a closed segment waits, by the largest timestamp in its time index (KIP-1241), unless
+    remote.copy.lag.bytes is reached first; at most local.retention.ms."""
 
     remote_copy_lag_bytes: Whole = setting(
         "remote.copy.lag.bytes",
@@ -152,8 +152,7 @@ class TopicSettings(PropertyModel):
     copy_over_gaps: bool = setting(
         "copy.over.gaps", False, TOPIC_GROUP, Source.OURS, default_text="copy.over.gaps of all topics"
     )
-    """Whether records that the brokers deleted before they were copied are [given
-    up](live-cluster.md#when-records-were-deleted-too-early), and later ones copied."""
+    """Whether copies continue after records that the brokers deleted too early."""
 
     remote_compression_enabled: bool = setting(
         "remote.compression.enabled", False, TOPIC_GROUP, Source.OURS, default_text="rsm.config.compression.enabled"
