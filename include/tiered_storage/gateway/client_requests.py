@@ -86,6 +86,7 @@ class ClientRequests:
         """
         questions = BrokerQuestions(connection, names=names)
         self._connection = connection
+        self._turns = partitions.turns
         self._ports = ports
         self._metrics = metrics
         self._most_fetch_bytes = most_fetch_bytes
@@ -177,6 +178,7 @@ class ClientRequests:
         return lambda answer: in_answer(answer, header, self._ports.translate)
 
     def _produce(self, _: memoryview, header: RequestHeader) -> Change | None:
+        self._turns.pace()
         if header.version < broker_addresses.PRODUCE_WITH_ENDPOINTS:
             return None
         return lambda answer: broker_addresses.in_produce(answer, header, self._ports.translate)
@@ -224,6 +226,8 @@ class ClientRequests:
         more = [] if addresses is None else [addresses]
         if self._fetch.is_concerned(request, layout):
             return self._fetch.fill(answer, request, layout, more, ClientName(self._user, header.client_id))
+        if layout.records_size:
+            self._turns.pace()
         return spliced(answer, more) if more else [answer]
 
     def _versions(self, header: RequestHeader, answer: memoryview) -> Changed:

@@ -30,10 +30,13 @@ from tiered_storage.gateway.limits.client_quotas import ClientName, ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import (
+    AT_ONCE,
+    MEMORY_SECONDS,
     ReadKey,
     RemotePartitions,
     RemoteRead,
     RemoteRecords,
+    read_wait_ms,
     skipped_offsets,
 )
 from tiered_storage.kafka_log.log.log_config import INT64_MAX
@@ -62,14 +65,8 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import Isolation
 
-AT_ONCE: Final = 8
-"""Partitions of one Fetch that are read at the same time: each may hold a chunk."""
-LEAST_WAIT_MS: Final = 500
-"""How long a remote read may take though the client would wait for less: KIP-1018's default."""
 PAUSE_MS: Final = 100
 """How long an answer without records takes at least, if the client waits so long."""
-MEMORY_SECONDS: Final = 10.0
-"""How long a Fetch waits for memory for remote records, before it is answered without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +173,14 @@ class RemoteFetch:
         client: ClientName,
     ) -> Filled:
         """Return the broker's answer with remote records for `client`; `more` replaces what follows its partitions."""
-        await self._partitions.turn()
+        await self._partitions.turns.next()
         positions = await self._positions(request, layout)
         left, is_first = request.max_bytes - layout.records_size, layout.records_size == 0
         allowed = self._quotas.room(client)
         left = min(left, allowed)
-        room = self._room(left, positions) if allowed else 0
+        room = self._partitions.room(left, [each.asked for each in positions]) if allowed else 0
         may_read = allowed > 0 and (not room or await self._memory.wait(room, MEMORY_SECONDS))
-        begun, wait_s = asyncio.get_running_loop().time(), self._wait_ms(request) / 1000
+        begun, wait_s = asyncio.get_running_loop().time(), read_wait_ms(request, self._most_wait_ms) / 1000
         held = served = 0
         replacements: list[Replacement] = []
         may_wait = is_first
@@ -201,7 +198,7 @@ class RemoteFetch:
                         for each in some
                     )
                 )
-                await self._partitions.turn()
+                await self._partitions.turns.next()
             for position, each in zip(some, found, strict=True):
                 records = self._take(position, each, min(left, position.asked.max_bytes), client, whole=is_first)
                 if records is not None:
@@ -221,13 +218,6 @@ class RemoteFetch:
             set_throttle_time(frame, request.version, max(layout.throttle_ms, mute_ms))
             self._metrics.throttled(mute_ms)
         return Filled(spliced(frame, [*replacements, *more]), held, mute_ms)
-
-    def _room(self, left: int, positions: Sequence[_Position]) -> int:
-        """Return how much memory `left` bytes of records may take: chunks are read, twice as large as what is kept."""
-        if not positions:
-            return 0
-        records = max(min(left, sum(each.asked.max_bytes for each in positions)), 0)
-        return max(2 * records, min(len(positions), AT_ONCE) * self._partitions.largest_chunk)
 
     async def _positions(self, request: FetchRequest, layout: FetchLayout) -> list[_Position]:
         """Return what the broker does not have, or no longer, in the order of its answer."""
@@ -257,10 +247,6 @@ class RemoteFetch:
                 found.append(_Position(entry, request.partitions[key], named[key], offsets[named[key]]))
         return found
 
-    def _wait_ms(self, request: FetchRequest) -> int:
-        """Return how long one remote read may take."""
-        return min(max(request.max_wait_ms, LEAST_WAIT_MS), self._most_wait_ms)
-
     async def _find_within(
         self, seconds: float, position: _Position, request: FetchRequest, wanted: int, client: ClientName
     ) -> _Found:
@@ -268,7 +254,7 @@ class RemoteFetch:
         begun = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(seconds):
-                await self._partitions.turn()
+                await self._partitions.turns.next()
                 return await self._find(position, request, wanted)
         except TimeoutError:
             self._had_remote = True
@@ -313,7 +299,7 @@ class RemoteFetch:
             return await self._missing(named, partition, offset, end, reason)
         isolation = Isolation.READ_COMMITTED if request.is_committed else Isolation.READ_UNCOMMITTED
         key = ReadKey(self._client, partition, isolation)
-        read = self._partitions.open(key, offset, snapshot.remote_end, self._wait_ms(request))
+        read = self._partitions.open(key, offset, snapshot.remote_end, read_wait_ms(request, self._most_wait_ms))
         try:
             is_ready = await read.is_ready(wanted)
             is_decided = not (request.is_committed and is_ready)

@@ -10,27 +10,34 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
+from tiered_storage.gateway.limits.remote_turns import RemoteTurns
 from tiered_storage.kafka_log.log.log_config import INT64_MAX
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import NO_TIMESTAMP, encode_batch, encode_empty_batch
 from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
+from tiered_storage.kafka_wire.server.fetch_request import AskedPartition, FetchRequest
 from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN, TopicIdPartition
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec, Tier
 
+AT_ONCE: Final = 8
+"""Partitions of one Fetch that are read at the same time: each may hold a chunk."""
+MEMORY_SECONDS: Final = 10.0
+"""How long a Fetch waits for memory for remote records, before it is answered without them."""
+_LEAST_WAIT_MS: Final = 500
+"""How long a read may take though the client would wait for less: KIP-1018's default."""
 _MOST_OPEN: Final = 2_000
 """Reads that may stay open at once, whatever they hold."""
 _MORE_SECONDS: Final = 0.05
 """How long an answer that has records waits for more: their bytes are there, their transactions may not be."""
-_TURN_SECONDS: Final = 0.001
 _MOST_OFFSETS_OF_A_BATCH: Final = 1 << 31
 
 
@@ -216,50 +223,25 @@ def _end_of(table: BatchTable, row: int) -> int:
     return int(table.position[row]) + int(table.size[row])
 
 
-class _Turns:
-    """Spreads pieces of work over rounds of the event loop, in the order in which they came.
-
-    While pieces wait, each round has one of them. Otherwise a round has all that come in its first millisecond: a
-    client that reads alone never waits.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._is_taken = False
-        self._taken_at = 0.0
-
-    async def next(self) -> None:
-        """Wait for a round that has time for a piece."""
-        loop = asyncio.get_running_loop()
-        if not self._is_taken:
-            self._is_taken, self._taken_at = True, loop.time()
-            loop.call_soon(self._end_round)
-            return
-        if not self._waiting and loop.time() - self._taken_at < _TURN_SECONDS:
-            return
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(turn)
-        await turn
-
-    def _end_round(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                loop = asyncio.get_running_loop()
-                self._taken_at = loop.time()
-                loop.call_soon(self._end_round)
-                return
-        self._is_taken = False
+def read_wait_ms(request: FetchRequest, most: int) -> int:
+    """Return how long one read for a Fetch may take, `most` at most (ms)."""
+    return min(max(request.max_wait_ms, _LEAST_WAIT_MS), most)
 
 
 class RemotePartitions:
     """The remote log of one cluster. For one event loop."""
 
-    def __init__(self, reader: RemoteLogReader, cluster_id: str, most_held_bytes: int, budget: MemoryBudget) -> None:
+    def __init__(
+        self,
+        reader: RemoteLogReader,
+        cluster_id: str,
+        most_held_bytes: int,
+        budget: MemoryBudget,
+        turns: RemoteTurns | None = None,
+    ) -> None:
         """Read through `reader`; idle reads hold `most_held_bytes` of `budget` at most.
 
-        The reader has no local tier where brokers have that.
+        The reader has no local tier where brokers have that. Remote work takes `turns`.
         """
         self._reader = reader
         self._memory = budget.account()
@@ -268,7 +250,7 @@ class RemotePartitions:
         self._most_held = most_held_bytes
         self._idle: OrderedDict[ReadKey, RemoteRead] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
-        self._turns = _Turns()
+        self.turns = RemoteTurns() if turns is None else turns
         self.largest_chunk = 0
         """The bytes of the largest chunk that was read so far."""
 
@@ -276,12 +258,12 @@ class RemotePartitions:
         """Return a partition by its topic's id; the name is for messages."""
         return TopicIdPartition(self._cluster_id, topic_id, number, topic)
 
-    async def turn(self) -> None:
-        """Wait until a piece of remote work may use the event loop.
-
-        Otherwise hundreds of remote readers, ready in the same moment, would delay all that is only passed on.
-        """
-        await self._turns.next()
+    def room(self, most_bytes: int, asked: Collection[AskedPartition]) -> int:
+        """Return how much memory `most_bytes` of records may take: chunks are read, twice as large as what is kept."""
+        if not asked:
+            return 0
+        records = max(min(most_bytes, sum(each.max_bytes for each in asked)), 0)
+        return max(2 * records, min(len(asked), AT_ONCE) * self.largest_chunk)
 
     async def snapshot(self, partition: TopicIdPartition, offset: int) -> PartitionSnapshot:
         """Return what is remote of a partition. If the last snapshot does not have `offset`, the reader looks again.

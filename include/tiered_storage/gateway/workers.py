@@ -28,6 +28,7 @@ from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
+from tiered_storage.gateway.limits.remote_turns import RemoteTurns
 from tiered_storage.gateway.operation.health import Health
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
@@ -218,7 +219,9 @@ def _server(
     budget = MemoryBudget(settings.gateway_memory_max_bytes)
     metrics.show_memory(budget)
     metrics.show_chunks(reader.chunk_counts)
-    partitions = RemotePartitions(reader, cluster_id, settings.remote_log_reader_cache_memory_bytes, budget)
+    held = settings.remote_log_reader_cache_memory_bytes
+    turns = RemoteTurns(settings.gateway_remote_fetch_processor_percent)
+    partitions = RemotePartitions(reader, cluster_id, held, budget, turns)
     return GatewayServer(ports, partitions, brokers, limits, metrics, budget, deletions, tls)
 
 

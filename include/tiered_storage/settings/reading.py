@@ -223,6 +223,17 @@ class GatewaySettings(PropertyModel):
     )
     """How much one process serves one client of remote records per second."""
 
+    gateway_remote_fetch_processor_percent: Whole = setting(
+        "gateway.remote.fetch.processor.percent",
+        40,
+        GATEWAY,
+        Source.OURS,
+        unit="%",
+        at_least=1,
+        at_most=100,
+    )
+    """How much of one processor one process uses for remote records while it passes on local ones; 100: no limit."""
+
     gateway_skip_missing_offsets: bool = setting("gateway.skip.missing.offsets", False, GATEWAY, Source.OURS)
     """Whether consumers skip offsets that neither tier has; each skip is counted and logged."""
 

@@ -23,7 +23,15 @@ from tiered_storage.gateway.fetch_errors import ReadFailures, kafka_code
 from tiered_storage.gateway.limits.client_quotas import ClientName
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
-from tiered_storage.gateway.remote_partitions import ReadKey, RemotePartitions, RemoteRead, RemoteRecords
+from tiered_storage.gateway.remote_partitions import (
+    AT_ONCE,
+    MEMORY_SECONDS,
+    ReadKey,
+    RemotePartitions,
+    RemoteRead,
+    RemoteRecords,
+    read_wait_ms,
+)
 from tiered_storage.gateway.standalone.catalog import Catalog, Topics
 from tiered_storage.kafka_wire.connections.error_codes import (
     NONE,
@@ -46,12 +54,6 @@ from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.read_values import Isolation
 
-AT_ONCE: Final = 8
-"""Partitions of one Fetch that are read at the same time: each may hold a chunk."""
-LEAST_WAIT_MS: Final = 500
-"""How long a read may take though the client would wait for less: KIP-1018's default."""
-MEMORY_SECONDS: Final = 10.0
-"""How long a Fetch waits for memory, before it is answered without records."""
 LOOK_AGAIN_SECONDS: Final = 0.5
 """How often a Fetch at the end of the log looks for more, until its max wait is over."""
 _INT32: Final = struct.Struct(">i")
@@ -122,7 +124,7 @@ class LogFetch:
         end = loop.time() + request.max_wait_ms / 1000
         while True:
             topics = await self._catalog.topics()
-            room = self._room(request)
+            room = self._partitions.room(request.max_bytes, request.partitions.values())
             has_memory = not room or await self._memory.wait(room, MEMORY_SECONDS)
             entries = await self._read(request, topics, may_read, has_memory=has_memory)
             held = sum(each.records.memory for each in entries if each.records is not None)
@@ -132,12 +134,6 @@ class LogFetch:
             if is_due or left <= 0 or not request.partitions:
                 return Filled(_encoded(header, request.version, entries), held)
             await asyncio.sleep(min(left, LOOK_AGAIN_SECONDS))
-
-    def _room(self, request: FetchRequest) -> int:
-        """Return how much memory the records may take: chunks are read, twice as large as what is kept."""
-        asked = request.partitions.values()
-        records = max(min(request.max_bytes, sum(each.max_bytes for each in asked)), 0)
-        return max(2 * records, min(len(asked), AT_ONCE) * self._partitions.largest_chunk)
 
     async def _read(
         self, request: FetchRequest, topics: Topics, may_read: MayRead, *, has_memory: bool
@@ -174,7 +170,7 @@ class LogFetch:
         if isinstance(partition, int):
             return _Found(partition)
         try:
-            async with asyncio.timeout(2 * self._wait_ms(request) / 1000):
+            async with asyncio.timeout(2 * read_wait_ms(request, self._most_wait_ms) / 1000):
                 return await self._find(partition, wanted.offset, request, wanted_bytes)
         except TimeoutError:
             return _Found()
@@ -198,7 +194,7 @@ class LogFetch:
             snapshot.ensure_not_hidden(offset)
             return found
         found.key = ReadKey(self._client, partition, isolation)
-        read = self._partitions.open(found.key, offset, snapshot.remote_end, self._wait_ms(request))
+        read = self._partitions.open(found.key, offset, snapshot.remote_end, read_wait_ms(request, self._most_wait_ms))
         try:
             is_ready = await read.is_ready(wanted_bytes)
         except BaseException:
@@ -220,10 +216,6 @@ class LogFetch:
         if records is not None and is_remote:
             self._metrics.served(key.partition.topic, self._name, records.size)
         return records
-
-    def _wait_ms(self, request: FetchRequest) -> int:
-        """Return how long one read may take."""
-        return min(max(request.max_wait_ms, LEAST_WAIT_MS), self._most_wait_ms)
 
 
 def _partition_of(key: tuple[str | bytes, int], topics: Topics, may_read: MayRead) -> TopicIdPartition | int:

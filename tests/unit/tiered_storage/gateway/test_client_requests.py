@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from support.wires import Wire, arrive, framed
+from tiered_storage.gateway.allowed_apis import FETCH, PRODUCE
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.client_connection import ClientConnection
 from tiered_storage.gateway.client_requests import ClientRequests, user_of
@@ -19,9 +20,11 @@ from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS, DE
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
+from tiered_storage.gateway.limits.remote_turns import RemoteTurns
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.kafka_wire.connections.apis import METADATA, ApiVersions
 from tiered_storage.kafka_wire.connections.frames import encode_answer, encode_request, entity, request, request_module
+from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, fetch_request
 
 OWN_FIRST = -1
 """The number of the gateway's own first request on a connection."""
@@ -42,11 +45,21 @@ def test_the_user_is_the_one_that_the_login_names(mechanism: str, message: bytes
     assert user_of(mechanism, message) == user
 
 
+class CountedPace(RemoteTurns):
+    """Turns of remote work that count how often they were told of local work."""
+
+    count = 0
+
+    def pace(self) -> None:
+        self.count += 1
+
+
 class Unclear:
     """A remote log that takes the topics whose deletion is unclear."""
 
     def __init__(self) -> None:
         self.topics: list[set[str]] = []
+        self.turns = CountedPace()
 
     def forget(self, _: object) -> None:
         """Let the reader forget a client."""
@@ -57,6 +70,7 @@ class Unclear:
 
 def a_connection(unclear: Unclear | None = None) -> tuple[ClientConnection, Wire, Wire]:
     """Connect a client to a broker that offers Metadata and DeleteTopics."""
+    unclear = unclear or Unclear()
     metrics, budget = GatewayMetrics(), MemoryBudget(1 << 20)
     opened_requests: list[ClientRequests] = []
 
@@ -150,3 +164,48 @@ def test_topics_whose_deletion_the_broker_never_answered_are_reported() -> None:
     # The version that the broker got: its answer would have had the topic's id.
     assert asyncio.run(run()) == 6
     assert unclear.topics == [{"orders"}]
+
+
+def fetched(records: bytes) -> bytes:
+    """Return a broker's answer to a Fetch."""
+    kio = load_payload_module(FETCH.key, 12, EntityType.response)
+    partition = entity(
+        kio.PartitionData,
+        partition_index=0,
+        error_code=ErrorCode.none,
+        high_watermark=1,
+        aborted_transactions=None,
+        records=records,
+    )
+    topic = entity(kio.FetchableTopicResponse, topic="orders", partitions=(partition,))
+    answer = entity(kio.FetchResponse, throttle_time=timedelta(), error_code=ErrorCode.none, responses=(topic,))
+    return encode_answer(answer, 7)
+
+
+@pytest.mark.parametrize("records", [b"", b"local records"], ids=["nothing", "records"])
+def test_remote_work_is_paced_while_clients_read_local_records(records: bytes) -> None:
+    unclear = Unclear()
+    asked = fetch_request(12, [FetchPosition("orders", 0, 0)], FetchLimits(), "")
+
+    async def run() -> int:
+        connection, client, _ = a_connection(unclear)
+        arrive(connection.client, encode_request(asked, 7, "test"))
+        arrive(connection.broker, fetched(records))
+        await asyncio.sleep(0)
+        return len(client.sent)
+
+    assert asyncio.run(run()) > 0
+    assert unclear.turns.count == bool(records)
+
+
+def test_remote_work_is_paced_while_clients_produce() -> None:
+    unclear = Unclear()
+    asked = request(PRODUCE, 9, transactional_id=None, acks=1, timeout=timedelta(seconds=1), topic_data=())
+
+    async def run() -> int:
+        connection, _, broker = a_connection(unclear)
+        arrive(connection.client, encode_request(asked, 7, "test"))
+        return len(broker.sent)
+
+    assert asyncio.run(run()) > 0
+    assert unclear.turns.count == 1

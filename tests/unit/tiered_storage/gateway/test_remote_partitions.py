@@ -392,38 +392,3 @@ def test_an_offset_below_the_start_of_the_last_view_is_judged_by_a_new_one(offse
     snapshot = asyncio.run(partitions.snapshot(PARTITION, offset))
 
     assert snapshot.log_start_offset == (100 if offset >= 100 else 50)
-
-
-@pytest.mark.parametrize(("seconds", "clients", "are_spread"), [(0.002, 10, True), (0.002, 1, True), (0.0, 1, False)])
-def test_long_pieces_of_remote_work_take_turns_in_rounds_of_the_event_loop(
-    seconds: float, clients: int, are_spread: bool
-) -> None:
-    partitions = RemotePartitions(cast(RemoteLogReader, None), "a cluster", 0, MemoryBudget(1))
-    rounds, now, turns = 0, 0.0, list[tuple[int, int]]()
-
-    async def take_turns(number: int) -> None:
-        nonlocal now
-        for _ in range(3):
-            await partitions.turn()
-            turns.append((rounds, number))
-            now += seconds
-
-    def count() -> None:
-        nonlocal rounds
-        rounds += 1
-        asyncio.get_running_loop().call_soon(count)
-
-    async def work() -> None:
-        asyncio.get_running_loop().time = lambda: now  # type: ignore[method-assign]
-        count()
-        started = [asyncio.create_task(take_turns(number)) for number in range(clients + 1)]
-        await asyncio.sleep(0)
-        started.pop().cancel()
-        await asyncio.gather(*started)
-
-    asyncio.run(work())
-    assert (len({at for at, _ in turns}) == len(turns)) == are_spread
-    numbers = [number for _, number in turns]
-    assert [numbers.count(each) for each in range(clients)] == clients * [3]
-    # Nobody has a third turn before all have had one.
-    assert set(numbers[: clients + 1]) >= set(range(clients))
