@@ -192,10 +192,12 @@ class RemoteFetch:
                 self._had_remote = True
             else:
                 share = max(left, 0) // len(some)
+                # The first records come however many others wait: otherwise no Fetch would get any.
+                ends = [None if is_first and not at and not each else begun + wait_s for each in range(len(some))]
                 found = await asyncio.gather(
                     *(
-                        self._find_within(2 * wait_s, each, request, min(share, each.asked.max_bytes), client)
-                        for each in some
+                        self._find_within(end, 2 * wait_s, each, request, min(share, each.asked.max_bytes), client)
+                        for end, each in zip(ends, some, strict=True)
                     )
                 )
                 await self._partitions.turns.next()
@@ -248,13 +250,23 @@ class RemoteFetch:
         return found
 
     async def _find_within(
-        self, seconds: float, position: _Position, request: FetchRequest, wanted: int, client: ClientName
+        self,
+        end: float | None,
+        seconds: float,
+        position: _Position,
+        request: FetchRequest,
+        wanted: int,
+        client: ClientName,
     ) -> _Found:
-        """Find a position's records, about `wanted` bytes; none if store or metadata hang: local ones wait too."""
+        """Find a position's records, about `wanted` bytes, within `seconds`; begin before `end`, None: at any time.
+
+        None if there is no time: store or metadata hang, or too many other reads wait. Local records wait too.
+        """
         begun = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout_at(end):
                 await self._partitions.turns.next()
+            async with asyncio.timeout(seconds):
                 return await self._find(position, request, wanted)
         except TimeoutError:
             self._had_remote = True

@@ -22,6 +22,7 @@ from tiered_storage.gateway.broker_questions import BrokerQuestions
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientName, ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
+from tiered_storage.gateway.limits.remote_turns import RemoteTurns
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_fetch import RemoteFetch
 from tiered_storage.gateway.remote_partitions import RemotePartitions
@@ -111,8 +112,8 @@ class Consumer:
     rate: int | None = None
     seconds: float = 0.0
 
-    def new_fetch(self) -> RemoteFetch:
-        partitions = RemotePartitions(cast(RemoteLogReader, self.remote), "a cluster", 1 << 20, self.budget)
+    def new_fetch(self, turns: RemoteTurns | None = None) -> RemoteFetch:
+        partitions = RemotePartitions(cast(RemoteLogReader, self.remote), "a cluster", 1 << 20, self.budget, turns)
         questions = BrokerQuestions(self.broker, lambda: 0.0)
         failures = ReadFailures(self.metrics)
         return RemoteFetch(
@@ -143,28 +144,40 @@ async def filled(fetch: RemoteFetch, offset: int, *, committed: bool) -> Partiti
 
 async def throttled(fetch: RemoteFetch, offset: int, *, committed: bool = False) -> tuple[int, PartitionEntry]:
     """The throttle time in ms, which is that for which the connection is muted, and the answer."""
+    throttle_ms, [found] = await filled_all(fetch, offset, partitions=1, committed=committed)
+    return throttle_ms, found
+
+
+async def filled_all(
+    fetch: RemoteFetch, offset: int, *, partitions: int, committed: bool = False
+) -> tuple[int, tuple[PartitionEntry, ...]]:
+    """Fetch from several partitions at `offset`; return the throttle time (ms) and the answers."""
     kio = load_payload_module(FETCH.key, VERSION, EntityType.response)
-    partition = entity(
-        kio.PartitionData,
-        partition_index=0,
-        error_code=ErrorCode(OUT_OF_RANGE),
-        high_watermark=-1,
-        aborted_transactions=None,
-        records=None,
+    out_of_range = tuple(
+        entity(
+            kio.PartitionData,
+            partition_index=number,
+            error_code=ErrorCode(OUT_OF_RANGE),
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=None,
+        )
+        for number in range(partitions)
     )
-    topic = entity(kio.FetchableTopicResponse, topic_id=UUID(bytes=RAW_ID), partitions=(partition,))
+    topic = entity(kio.FetchableTopicResponse, topic_id=UUID(bytes=RAW_ID), partitions=out_of_range)
     answer = entity(kio.FetchResponse, throttle_time=timedelta(), error_code=ErrorCode.none, responses=(topic,))
     frame = memoryview(bytearray(encode_answer(answer, 5)))
-    asked: dict[tuple[str | bytes, int], AskedPartition] = {(RAW_ID, 0): AskedPartition(offset, 1 << 20)}
+    asked: dict[tuple[str | bytes, int], AskedPartition] = {
+        (RAW_ID, number): AskedPartition(offset, 1 << 20) for number in range(partitions)
+    }
     request = FetchRequest(VERSION, -1, 1, 1, 1 << 20, committed, asked)
     layout = fetch.layout(frame, RequestHeader(FETCH, VERSION, 5, "", 0))
     assert fetch.is_concerned(request, layout)
     result = await fetch.fill(frame, request, layout, [], ClientName("", "consumer"))
     content = memoryview(b"".join(result.buffers))
     read = read_fetch(Cursor(content[9:]), VERSION)
-    [found] = read.entries
     assert read.throttle_ms == result.mute_ms
-    return result.mute_ms, found
+    return result.mute_ms, tuple(read.entries)
 
 
 def test_remote_records_come_with_the_brokers_offsets() -> None:
@@ -294,6 +307,36 @@ def test_an_answer_does_not_wait_for_metadata_that_hang() -> None:
     [found] = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200)), Remote(hangs=True)).fetches(50)
 
     assert (found.error_code, bytes(found.records)) == (0, b"")
+
+
+class BusyTurns(RemoteTurns):
+    """Turns of a process with much remote work: a Fetch of 4 partitions waits until all but one are given up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = self.given_up = 0
+        self.is_free = asyncio.Event()
+
+    async def next(self) -> None:
+        self.count += 1
+        if self.count in range(2, 6):
+            try:
+                await self.is_free.wait()
+            except asyncio.CancelledError:
+                self.given_up += 1
+                if self.given_up == 3:
+                    self.is_free.set()
+                raise
+
+
+def test_however_many_reads_wait_an_answer_has_the_records_of_one_partition() -> None:
+    fetch = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200))).new_fetch(BusyTurns())
+
+    _, found = asyncio.run(asyncio.wait_for(filled_all(fetch, 50, partitions=4), 30))
+
+    assert [bool(each.records) for each in found] == [True, False, False, False]
+    assert {each.error_code for each in found} == {0}
+    assert fetch.needs_share()
 
 
 ACROSS = AbortedTransaction(7, 40)
