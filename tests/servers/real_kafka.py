@@ -153,9 +153,9 @@ class RealKafka:
         self.log_dir = log_dir
         self.start()
 
-    def tool(self, main_class: str, *args: str | Path) -> str:
+    def tool(self, main_class: str, *args: str | Path, given: str | None = None) -> str:
         """Run one of Kafka's tools; see KafkaPrograms.tool."""
-        return self.programs.tool(main_class, *args)
+        return self.programs.tool(main_class, *args, given=given)
 
     def output_tail(self) -> str:
         """See BrokerProcess.output_tail."""

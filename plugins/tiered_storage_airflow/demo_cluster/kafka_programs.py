@@ -52,18 +52,18 @@ class KafkaPrograms:
         class_path = ":".join(map(str, self.jars))
         return [str(self.java), *self.jvm_options, "-cp", class_path, main_class, *args]
 
-    def tool(self, main_class: str, *args: str | Path) -> str:
-        """Run one of Kafka's tools to its end and return what it wrote to its standard output.
+    def tool(self, main_class: str, *args: str | Path, given: str | None = None) -> str:
+        """Run one of Kafka's tools to its end and return what it wrote to its standard output; it reads `given`.
 
         Raises KafkaProgramError if it does not end with 0.
         """
-        return self.run(main_class, *args).stdout
+        return self.run(main_class, *args, given=given).stdout
 
-    def run(self, main_class: str, *args: str | Path) -> subprocess.CompletedProcess[str]:
+    def run(self, main_class: str, *args: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run a class to its end. Raises as `tool`."""
         command = self.command(main_class, *map(str, args))
         done = subprocess.run(  # noqa: S603 - the project's own Java
-            command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
+            command, input=given, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
         )
         if done.returncode:
             raise KafkaProgramError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Consumer
@@ -18,6 +19,7 @@ from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 from tiered_storage_airflow.demo_cluster.kafka_programs import KafkaProgramError
 
 TOPIC, WRITTEN, GROUP = "gateway-tools", "gateway-tools-written", "gateway-tools"
+TYPED, SET_BACK = "gateway-tools-typed", "gateway-tools-set-back"
 TOOLS = "org.apache.kafka.tools"
 
 
@@ -75,6 +77,28 @@ def test_a_transaction_takes_remote_records_and_writes_what_it_makes_of_them(
     )
     [row] = [line.split() for line in described.splitlines() if line.startswith(GROUP)]
     assert row[1:6] == [TOPIC, "0", "100", str(len(sent)), str(len(sent) - 100)]
+
+
+def test_the_console_producer_writes_and_a_group_is_set_back_to_remote_records(
+    site: LiveSite, gateway: RunningGateway, sent: list[Record]
+) -> None:
+    servers = ("--bootstrap-server", gateway.bootstrap_servers)
+    gateway.client.create_topic(TYPED)
+    site.kafka.tool(f"{TOOLS}.ConsoleProducer", *servers, "--topic", TYPED, given="one\ntwo\n")
+    assert [record.value for record in gateway.client.consume_all(TYPED)] == [b"one", b"two"]
+
+    ids = {"bootstrap.servers": gateway.bootstrap_servers, "group.id": SET_BACK, "enable.auto.commit": False}
+    with closing(Consumer(ids)) as consumer:
+        consumer.commit(offsets=[Assigned(TOPIC, 0, len(sent))], asynchronous=False)
+    site.kafka.tool(
+        f"{TOOLS}.consumer.group.ConsumerGroupCommand",
+        *(*servers, "--group", SET_BACK, "--topic", TOPIC, "--reset-offsets", "--to-earliest", "--execute"),
+    )
+    with closing(Consumer(ids)) as consumer:
+        [committed] = consumer.committed([Assigned(TOPIC, 0)], REQUEST_SECONDS)
+        consumer.assign([committed])
+        [first] = consumer.consume(1, REQUEST_SECONDS)
+    assert (committed.offset, first.offset(), first.value()) == (0, 0, sent[0].value)
 
 
 def test_the_shell_for_offsets_shows_both_tiers(site: LiveSite, gateway: RunningGateway, sent: list[Record]) -> None:
