@@ -17,6 +17,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tiered_storage.kafka_log.files.small_files import sync_directory
@@ -77,9 +78,16 @@ class LogSegment:
         return self.directory / f"{self.base_offset:020d}.{suffix}"
 
 
-def segment_at(log_path: Path) -> LogSegment | None:
-    """Return the segment whose `.log` file `log_path` is; None where it is named otherwise."""
-    return LogSegment(int(log_path.stem), log_path.parent) if _LOG_FILE.fullmatch(log_path.name) else None
+def segment_at(log_location: str) -> LogSegment | None:
+    """Return the segment whose `.log` file `log_location` is, see LogSegment; None where it is named otherwise."""
+    directory, slash, name = log_location.rpartition("/")
+    return LogSegment(int(name[:20]), _directory(directory or slash)) if _LOG_FILE.fullmatch(name) else None
+
+
+@lru_cache(maxsize=1)
+def _directory(location: str) -> Path:
+    """Return the Path of a log, which a plan names once for each of its segments."""
+    return Path(location)
 
 
 def producer_snapshot_path(partition_directory: Path, offset: int) -> Path:
@@ -102,7 +110,8 @@ def segment_sizes(partition_directory: Path) -> list[tuple[LogSegment, int]]:
     Raises FileNotFoundError if one is deleted meanwhile.
     """
     with os.scandir(partition_directory) as entries:
-        sizes = {int(entry.name[:20]): entry.stat().st_size for entry in entries if _is_file(entry, _LOG_FILE)}
+        logs = (entry for entry in entries if _LOG_FILE.fullmatch(entry.name) is not None and entry.is_file())
+        sizes = {int(entry.name[:20]): entry.stat().st_size for entry in logs}
     return [(LogSegment(at, partition_directory), size) for at, size in sorted(sizes.items()) if at <= _MAX_OFFSET]
 
 

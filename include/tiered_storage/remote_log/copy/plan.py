@@ -157,13 +157,14 @@ def why_deleted(state: PartitionDeleteState) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is due of one partition, what is `waiting` for the topic's lag, and what else its local log showed.
+    """How many segments of one partition are due, and `waiting` for the topic's lag, and what else its log showed.
 
-    Nothing is due if this host cannot read the leader's files: `elsewhere`. `alarms` are of what is lost where it
-    copies on.
+    `first` returns so many of the due ones: of thousands, a run takes few. Nothing is due if this host cannot read the
+    leader's files: `elsewhere`. `alarms` are of what is lost where it copies on.
     """
 
-    due: list[PlannedSegment]
+    due: int
+    first: Callable[[int], list[PlannedSegment]]
     lineages: list[SeenLineage]
     notices: list[Finding]
     uncopyable: Finding | None
@@ -175,10 +176,14 @@ class _Found:
 def _within(looked: Sequence[_Found], most: int | None) -> tuple[list[PlannedSegment], list[Finding], int]:
     """Return what is due, each partition's earliest in turns up to `most` in all, its alarms, and how many are left."""
     chosen, alarms = list[PlannedSegment](), list[Finding]()
-    for found, share in zip(looked, in_turns([len(found.due) for found in looked], most), strict=True):
-        chosen += found.due[:share]
+    for found, share in zip(looked, in_turns([found.due for found in looked], most), strict=True):
+        chosen += found.first(share)
         alarms += found.alarms if share else ()
-    return chosen, alarms, sum(len(found.due) for found in looked) - len(chosen)
+    return chosen, alarms, sum(found.due for found in looked) - len(chosen)
+
+
+def _nothing(_: int) -> list[PlannedSegment]:
+    return []
 
 
 def _report_elsewhere(looked: Sequence[_Found], notices: list[Finding], unreadable: list[Finding]) -> None:
@@ -215,18 +220,26 @@ class _Looking:
         copyable, uncopyable = _cut_at_uncopyable(
             missing_locals[: len(missing_locals) - waiting], selection.max_segments
         )
-        due = [
-            PlannedSegment(
-                partition, segment.location, segment.base_offset, end_offset, segment.size, up_to(lineage, end_offset)
-            )
-            for segment, end_offset in copyable
-        ]
+
+        def first(share: int) -> list[PlannedSegment]:
+            return [
+                PlannedSegment(
+                    partition,
+                    segment.location,
+                    segment.base_offset,
+                    end_offset,
+                    segment.size,
+                    up_to(lineage, end_offset),
+                )
+                for segment, end_offset in copyable[:share]
+            ]
+
         notices = []
         if coverage.end_offset is not None and coverage.end_offset + 1 < log.log_start_offset:
             lost = f"offsets {coverage.end_offset + 1} to {log.log_start_offset - 1}"
             notices.append(Finding(str(partition), f"{lost} were deleted locally and never copied"))
         why_not = None if uncopyable is None else Finding(str(partition), str(uncopyable))
-        return _Found(due, _newly_seen(partition, lineage, state), notices, why_not, waiting)
+        return _Found(len(copyable), first, _newly_seen(partition, lineage, state), notices, why_not, waiting)
 
     def at_unsegmented(
         self, log: PartitionLog, unsegmented: UnsegmentedLog, topic: TopicSettings, state: PartitionState
@@ -235,17 +248,17 @@ class _Looking:
         partition, selection = log.topic_id_partition, self.selection
         if unsegmented.elsewhere is not None:
             # Not even a lineage: a lease here would keep the worker that sees the files from its work.
-            return _Found([], [], [], None, 0, (partition, unsegmented.elsewhere))
+            return _Found(0, _nothing, [], [], None, 0, (partition, unsegmented.elsewhere))
         lineage, coverage = self._covered(log, state)
         seen = _newly_seen(partition, lineage, state)
         gap = find_gap(log, coverage, state)
         if gap is not None and not topic.copy_over_gaps:
-            return _Found([], seen, [], Finding(str(partition), f"{gap}: {gap.remedy}"), 0)
+            return _Found(0, _nothing, seen, [], Finding(str(partition), f"{gap}: {gap.remedy}"), 0)
         lost = [] if gap is None else [Finding(str(partition), f"{gap}: {gap.loss}")]
         times = RollTimes(selection.now, selection.window_end)
         rolls = plan_rolls(log, unsegmented, coverage, state, topic, times, selection.max_segments)
         if rolls is None:
-            return _Found([], seen, lost, None, 0)
+            return _Found(0, _nothing, seen, lost, None, 0)
         place = SegmentLocation(f"{CLUSTER_SCHEME}://{partition.cluster_id}/{partition}")
         epochs = up_to(lineage, rolls.end_offset)
         due = [
@@ -253,7 +266,7 @@ class _Looking:
             for size in rolls.sizes
         ]
         # From the copy on the remote log shows the gap, so that no later plan finds it.
-        return _Found(due, seen, [], None, 0, alarms=tuple(lost))
+        return _Found(len(due), lambda share: due[:share], seen, [], None, 0, alarms=tuple(lost))
 
     def _covered(self, log: PartitionLog, state: PartitionState) -> tuple[tuple[EpochEntry, ...], Coverage]:
         """Return all known leaders of a partition, and what is remote of it."""
@@ -271,6 +284,8 @@ def _newly_seen(
 
 def _waiting_for_lag(due: Sequence[tuple[LocalSegment, int]], log: PartitionLog, topic: TopicSettings, now: int) -> int:
     """Return how many of `due`, at its end, wait for the topic's lag: all from the first that has to (KIP-1241)."""
+    if topic.remote_copy_lag_ms == 0:
+        return 0
     backwards = log.segments[::-1]
     passed = accumulate((segment.size for segment in backwards), initial=0)
     bytes_after = {segment.base_offset: size for segment, size in zip(backwards, passed, strict=False)}
@@ -283,7 +298,7 @@ def _waiting_for_lag(due: Sequence[tuple[LocalSegment, int]], log: PartitionLog,
 def _has_lagged(segment: LocalSegment, bytes_after: int, topic: TopicSettings, now: int) -> bool:
     """Return whether one of the topic's two lags is reached; resolved, -1 means that it never is."""
     lag_ms, lag_bytes = topic.remote_copy_lag_ms, topic.remote_copy_lag_bytes
-    if lag_ms == 0 or 0 <= lag_bytes <= bytes_after:
+    if 0 <= lag_bytes <= bytes_after:
         return True
     # By the index alone, as a broker does. What an index does not show only lets a segment be copied sooner.
     return lag_ms > 0 and not is_indexed_since(open_segment(segment.location), now - lag_ms + 1)

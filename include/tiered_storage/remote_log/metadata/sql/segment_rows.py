@@ -118,14 +118,14 @@ def rolled_values(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
     return dict(zip(ROLLED_COLUMNS, (segment.start_offset, segment.end_offset, segment.size, text, *ends), strict=True))
 
 
-def segment_of(row: Row[Any], where: str) -> RemoteLogSegmentMetadata:
+def segment_of(row: Row[Any], where: str, partition: TopicIdPartition | None = None) -> RemoteLogSegmentMetadata:
     """Return the metadata in a row of `segments` or `deleted_segments` of the database `where`.
 
-    Raises MetadataCorruptError if the row is invalid.
+    `partition` is that of the row, if the caller has it already. Raises MetadataCorruptError if the row is invalid.
     """
     try:
         return RemoteLogSegmentMetadata(
-            segment_id=RemoteLogSegmentId(partition_of(row), row.segment_id),
+            segment_id=RemoteLogSegmentId(partition or partition_of(row), row.segment_id),
             start_offset=row.start_offset,
             end_offset=row.end_offset,
             max_timestamp=row.max_timestamp,
