@@ -89,6 +89,21 @@ def test_all_state_of_a_partition_is_read_back(store: MetadataStore, lease: Leas
     assert store.segments.partition_state(ORDERS_1) == UNKNOWN
 
 
+def test_the_states_of_named_partitions_come_together_and_no_others(store: MetadataStore) -> None:
+    recreated = replace(ORDERS_0, topic_id="topic-id-of-orders-created-again")
+    for partition in (ORDERS_0, CLICKS_0, recreated):
+        lease = store.leases.acquire(partition, "run-1", 60_000)
+        for change in CHANGES.values():
+            change(store.segments, lease)
+    store.segments.advance_log_start_offset(CLICKS_0, 9, store.leases.acquire(CLICKS_0, "run-1", 60_000))
+
+    states = store.segments.partition_states_of([ORDERS_1, CLICKS_0, replace(ORDERS_0, topic="another name")])
+
+    kept = PartitionState(7, LINEAGE, MARKED)
+    assert states == {ORDERS_0: kept, ORDERS_1: UNKNOWN, CLICKS_0: replace(kept, log_start_offset=9)}
+    assert store.segments.partition_states_of([]) == {}
+
+
 @every_change
 def test_each_part_of_the_state_is_independent_and_of_one_partition(store: MetadataStore, change: Change) -> None:
     recreated = replace(ORDERS_0, topic_id="topic-id-of-orders-created-again")

@@ -200,6 +200,10 @@ class MemorySegments:
         with self._content.lock:
             return self._content.states.get(partition, PartitionState())
 
+    def partition_states_of(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, PartitionState]:
+        with self._content.lock:
+            return {each: self._content.states.get(each, PartitionState()) for each in partitions}
+
     def partition_states(self) -> Mapping[TopicIdPartition, PartitionState]:
         with self._content.lock:
             return dict.fromkeys(self._content.partitions, PartitionState()) | self._content.states

@@ -16,6 +16,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.model import (
     Finding,
     Lease,
+    PartitionState,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -67,9 +68,10 @@ def commit_copy(outcomes: Iterable[CopyOutcome], context: RemoteLogContext) -> C
     for outcome in outcomes:
         by_partition[outcome.task.metadata.topic_id_partition].append(outcome)
     commits, logs = [], _LocalLogs(context.source, list(by_partition))
+    states = context.segments.partition_states_of(by_partition)
     for partition, of_partition in by_partition.items():
         of_partition.sort(key=_place)
-        commits.append(_decide(partition, of_partition, context, logs))
+        commits.append(_decide(partition, of_partition, states[partition], context, logs))
     _keep_in_store(commits, context)
     _write(commits, context.segments)
     done = [each.lease for each in commits if each.lost is None and each.is_decided]
@@ -140,11 +142,14 @@ class _Local:
 
 
 def _decide(
-    partition: TopicIdPartition, outcomes: Sequence[CopyOutcome], context: RemoteLogContext, logs: _LocalLogs
+    partition: TopicIdPartition,
+    outcomes: Sequence[CopyOutcome],
+    state: PartitionState,
+    context: RemoteLogContext,
+    logs: _LocalLogs,
 ) -> _Commit:
-    metadata, clock = context.segments, context.clock
-    state = metadata.partition_state(partition)
-    known = {segment.segment_id: segment for segment in metadata.list_remote_log_segments(partition)}
+    clock = context.clock
+    known = {segment.segment_id: segment for segment in context.segments.list_remote_log_segments(partition)}
     visible = [segment for segment in known.values() if _is_visible(segment)]
     commit = _Commit(outcomes[0].task.lease, [each for each in _segments_of(outcomes, known) if _is_visible(each)])
     pending = [outcome for outcome in outcomes if not _was_visible(known.get(outcome.task.metadata.segment_id))]

@@ -7,7 +7,7 @@ commit.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ForkedLogError, LeaseLostError
@@ -86,12 +86,12 @@ def begin_copy(
         run = _Run(context, decisions, plan.replacing, new_segment_id)
         granted = {lease.topic_id_partition: planned[lease.topic_id_partition] for lease in taken.granted}
         errors |= forked_copies(granted, context.segments, context.storage, plan.replacing)
+        states = context.segments.partition_states_of(granted)
         for lease in taken.granted:
             partition = lease.topic_id_partition
             if partition in errors:
                 continue
-            lineage = seen.get(partition, ())
-            begun.append(_begin(lease, planned[partition], lineage, run))
+            begun.append(_begin(lease, planned[partition], seen.get(partition, ()), states[partition], run))
         unwritten = _keep_in_store(begun, context)
         errors |= {partition: error for partition, error in unwritten.items() if not isinstance(error, LeaseLostError)}
         if errors and len(errors) == len(planned):
@@ -147,10 +147,14 @@ class _Run:
     decisions: Decisions
     replacing: Collection[str]
     new_segment_id: Callable[[], str]
+    encodings: dict[tuple[str, str], Encoding] = field(default_factory=dict)
 
     def encoding_of(self, partition: TopicIdPartition) -> Encoding:
-        """Return how the new segments of the partition are encoded."""
-        return self.context.encoding_of(self.decisions.topic(partition))
+        """Return how the new segments of the partition are encoded; it is worked out once for each topic."""
+        key = partition.cluster_id, partition.topic_id
+        if key not in self.encodings:
+            self.encodings[key] = self.context.encoding_of(self.decisions.topic(partition))
+        return self.encodings[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +173,11 @@ class _BegunPartition:
         return self.lease.topic_id_partition
 
 
-def _begin(lease: Lease, planned: Sequence[PlannedSegment], seen: tuple[EpochEntry, ...], run: _Run) -> _BegunPartition:
+def _begin(
+    lease: Lease, planned: Sequence[PlannedSegment], seen: tuple[EpochEntry, ...], state: PartitionState, run: _Run
+) -> _BegunPartition:
     # Planned before we held the lease: another run may have copied some meanwhile, or let them expire.
     partition, context = lease.topic_id_partition, run.context
-    state = context.segments.partition_state(partition)
     segments = list(context.segments.list_remote_log_segments(partition))
     abandoned = unfinished_before(segments, lease, context.clock)
     if state.delete_state is not None:

@@ -217,6 +217,10 @@ class RemoteLogMetadataManager(Protocol):
         """Return the state of the partition, as of one moment; an empty one for an unknown partition."""
         ...
 
+    def partition_states_of(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, PartitionState]:
+        """Return `partition_state` of each of `partitions`, as of one moment, at the cost of a few calls."""
+        ...
+
     def partition_states(self) -> Mapping[TopicIdPartition, PartitionState]:
         """Return the state of every partition that has, or had, a remote segment, a lineage, a log start or a deletion,
         all as of one moment.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Row, bindparam, delete, select, update
@@ -33,6 +33,7 @@ from tiered_storage.remote_log.metadata.sql.segment_rows import (
     has_bound_key,
     key_values,
     partition_of,
+    rows_by_partition,
 )
 from tiered_storage.remote_log.model import (
     EarlierLogStart,
@@ -61,6 +62,17 @@ def state_of(connection: Connection, partition: TopicIdPartition, where: str) ->
         for statement in (_LOG_START, _LINEAGE, _DELETION)
     )
     return _state(log_start, lineage, deletion, where)
+
+
+def states_of(
+    connection: Connection, wanted: Iterable[TopicIdPartition], where: str
+) -> dict[TopicIdPartition, PartitionState]:
+    """Return the state of each of the partitions. `where` names the database in messages."""
+    keys = list(wanted)
+    starts, epochs, deletions = (
+        rows_by_partition(connection, table, keys) for table in (log_starts, lineages, partition_deletions)
+    )
+    return {key: _state(starts.get(key), epochs.get(key), deletions.get(key), where) for key in keys}
 
 
 def log_start_of(connection: Connection, partition: TopicIdPartition) -> int | None:
@@ -125,12 +137,13 @@ def write_lineages(
     """Merge lineages into the known ones; return, in order, the error that refused each. `where` is for messages."""
     newest = newest_leases(connection, [partition for partition, _, _ in observed])
     outcomes = [why_lost(lease, newest) for _, _, lease in observed]
+    known = rows_by_partition(connection, lineages, [partition for partition, _, _ in observed])
     kept: dict[TopicIdPartition, tuple[EpochEntry, ...]] = {}
     for (partition, lineage, _), lost in zip(observed, outcomes, strict=True):
         if lost is not None:
             continue
-        known = kept[partition] if partition in kept else _lineage_of(connection, partition, where)
-        kept[partition] = merged(known, lineage)
+        earlier = kept[partition] if partition in kept else _state(None, known.get(partition), None, where).lineage
+        kept[partition] = merged(earlier, lineage)
     rows = [
         {**key_values(partition), "topic": partition.topic, "leader_epochs": epochs_text(lineage)}
         for partition, lineage in kept.items()
@@ -184,10 +197,6 @@ def _write_log_start(connection: Connection, partition: TopicIdPartition, state:
     earlier = json.dumps([(each.offset, each.moved_at) for each in state.earlier_log_starts])
     row = {**key_values(partition), "log_start_offset": state.log_start_offset, "earlier": earlier}
     insert_or_replace(connection, log_starts, [row])
-
-
-def _lineage_of(connection: Connection, partition: TopicIdPartition, where: str) -> tuple[EpochEntry, ...]:
-    return _state(None, connection.execute(_LINEAGE, bound_key(partition)).one_or_none(), None, where).lineage
 
 
 def _earlier_of(text: str) -> tuple[EarlierLogStart, ...]:

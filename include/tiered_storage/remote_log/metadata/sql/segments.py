@@ -29,6 +29,7 @@ from tiered_storage.remote_log.metadata.sql.partition_states import (
     log_start_of,
     raise_log_starts,
     state_of,
+    states_of,
     take_back_deletion,
     write_deletion,
     write_lineages,
@@ -189,8 +190,11 @@ class SqlRemoteLogMetadataManager:
             # No transaction stays open while the caller works, which may take hours.
             with self._database.reading() as connection:
                 rows = connection.execute(page, {**values, **last}).all()
+            partition: TopicIdPartition | None = None
             for row in rows:
-                yield segment_of(row, self._database.where)
+                if partition is None or row.topic != partition.topic:
+                    partition = partition_of(row)
+                yield segment_of(row, self._database.where, partition)
             if len(rows) < ROWS_AT_ONCE:
                 return
             last = {"last_start": rows[-1].start_offset, "last_id": rows[-1].segment_id}
@@ -276,6 +280,11 @@ class SqlRemoteLogMetadataManager:
         """As RemoteLogMetadataManager."""
         with self._database.reading() as connection:
             return state_of(connection, partition, self._database.where)
+
+    def partition_states_of(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, PartitionState]:
+        """As RemoteLogMetadataManager: a query of each table for each topic."""
+        with self._database.reading() as connection:
+            return states_of(connection, partitions, self._database.where)
 
     def partition_states(self) -> Mapping[TopicIdPartition, PartitionState]:
         """As RemoteLogMetadataManager."""
