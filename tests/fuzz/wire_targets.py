@@ -26,6 +26,7 @@ from tiered_storage.kafka_wire.connections.apis import (
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_LOG_DIRS,
+    DESCRIBE_QUORUM,
     FETCH,
     LIST_GROUPS,
     LIST_OFFSETS,
@@ -38,6 +39,7 @@ from tiered_storage.kafka_wire.connections.apis import (
     ApiVersions,
 )
 from tiered_storage.kafka_wire.connections.frames import decode_answer, entity
+from tiered_storage.kafka_wire.controller_clock import read_controller_clock
 from tiered_storage.kafka_wire.fetch import FetchDecoder, FetchPosition
 from tiered_storage.kafka_wire.metadata import TopicPartition, read_groups, read_metadata
 from tiered_storage.kafka_wire.partition_requests import (
@@ -124,6 +126,7 @@ _READERS: tuple[tuple[Api, Callable[[Any], object]], ...] = (
     (DELETE_RECORDS, lambda answer: list(DeleteRecords({}).read(answer))),
     (OFFSET_FETCH, lambda answer: list(CommittedOffsetsOfGroup(TopicPartition("orders", 0), "me").read(answer))),
     (LIST_GROUPS, read_groups),
+    (DESCRIBE_QUORUM, read_controller_clock),
     (DESCRIBE_CLUSTER, read_cluster_rights),
     (DESCRIBE_CONFIGS, read_topic_configs),
     (DESCRIBE_LOG_DIRS, read_log_sizes),

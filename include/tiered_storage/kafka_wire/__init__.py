@@ -6,6 +6,7 @@ Messages are kio's, record bytes never pass through it, and nothing here knows a
 
 __all__ = [
     "cluster",
+    "controller_clock",
     "fetch",
     "fetch_layout",
     "metadata",

@@ -15,12 +15,14 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from tiered_storage.clock import Clock
 from tiered_storage.errors import ClusterRefusedError, MalformedAnswerError, SourceClusterError
 from tiered_storage.kafka_wire.brokers import FAILED, Brokers, telling
 from tiered_storage.kafka_wire.connections.apis import (
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_LOG_DIRS,
+    DESCRIBE_QUORUM,
     LIST_GROUPS,
     METADATA,
 )
@@ -35,6 +37,11 @@ from tiered_storage.kafka_wire.connections.error_codes import (
     PartitionError,
 )
 from tiered_storage.kafka_wire.connections.transport import Deadline
+from tiered_storage.kafka_wire.controller_clock import (
+    ControllerClock,
+    describe_quorum_request,
+    read_controller_clock,
+)
 from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchLimits, FetchPosition, IsolationLevel
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.fetcher import Fetcher
@@ -126,6 +133,24 @@ class ClusterClient:
             return connection.exchange(DESCRIBE_CLUSTER, message, brokers.within(deadline), read_cluster_rights)
 
         return brokers.ask_any("described the cluster", ask, deadline)
+
+    def controller_clock(self, clock: Clock, *, seconds: float = CALL_SECONDS) -> ControllerClock | None:
+        """Return what the active controller's clock shows, from any broker, beside this machine's `clock`.
+
+        None if brokers do not show it: to a login without Describe on the cluster, before Kafka 3.3, or by ZooKeeper.
+        """
+        brokers, deadline = self._brokers, self._brokers.deadline(seconds)
+
+        def ask(connection: Connection) -> ControllerClock | None:
+            try:
+                message = describe_quorum_request(connection.version(DESCRIBE_QUORUM))
+            except ClusterRefusedError:
+                return None
+            before = clock()
+            found = connection.exchange(DESCRIBE_QUORUM, message, brokers.within(deadline), read_controller_clock)
+            return None if found is None else ControllerClock(*found, before, clock())
+
+        return brokers.ask_any("described the quorum", ask, deadline)
 
     def topic_configs(self, topics: Sequence[str], *, seconds: float = CALL_SECONDS) -> dict[str, TopicConfigs | str]:
         """Return the settings of each of `topics`, or why they are unknown, from any broker."""

@@ -50,6 +50,29 @@ def ends(site: LiveSite) -> list[int]:
         return [segment.end_offset for segment in finished(remote_log)]
 
 
+@pytest.mark.parametrize("apart_ms", [-HOUR_MS, HOUR_MS], ids=["brokers ahead", "brokers behind"])
+def test_a_clock_of_the_cluster_that_is_an_hour_apart_is_named(
+    real_kafka: RealKafka, tmp_path: Path, apart_ms: int
+) -> None:
+    topic, client = f"clock-named-{'behind' if apart_ms < 0 else 'before'}", real_kafka.client
+    site = LiveSite(real_kafka, tmp_path, (topic,), {})
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+
+    with our_clock(apart_ms):
+        examined = site.run("doctor", "--json")
+        runs = [site.run(command) for command in ("plan", "copy")]
+    in_step = [site.run(command, "--json") for command in ("doctor", "plan", "copy")]
+
+    assert examined.exit_code == 1
+    assert [result.exit_code for result in runs] == [0, 0]
+    for result in (examined, *runs):
+        assert mentions(result.out + result.err, "node 1", "active controller", "clock.max.skew.ms", "NTP")
+    assert "agrees with this machine's" in in_step[0].out
+    assert all("apart" not in result.out + result.err for result in in_step)
+    assert ends(site)
+
+
 def test_our_clock_an_hour_ahead_deletes_nothing_in_either_tier(real_kafka: RealKafka, tmp_path: Path) -> None:
     topic, client = "clock-ahead", real_kafka.client
     site = LiveSite(real_kafka, tmp_path, (topic,), {"topics": {topic: DELETES}, "enable.min.retention.margin.ms": 0})

@@ -37,6 +37,7 @@ OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", 3, 4)
 DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4)
 DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 1, 4)
 SASL_AUTHENTICATE = Api(36, "SaslAuthenticate", 1, 2)
+DESCRIBE_QUORUM = Api(55, "DescribeQuorum", 1, 2)
 DESCRIBE_CLUSTER = Api(60, "DescribeCluster", 0, 2)
 
 APIS = (
@@ -52,6 +53,7 @@ APIS = (
     DESCRIBE_CONFIGS,
     DESCRIBE_LOG_DIRS,
     SASL_AUTHENTICATE,
+    DESCRIBE_QUORUM,
     DESCRIBE_CLUSTER,
 )
 

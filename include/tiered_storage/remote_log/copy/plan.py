@@ -79,7 +79,7 @@ def plan_copy(
         return CopyPlan((), notices=(Finding("", "nothing is copied: remote.log.storage.system.enable is false"),))
     refused: dict[str, Finding] = {}
     unreadable: list[Finding] = []
-    notices = [Finding("", notice) for notice in source.notices]
+    notices: list[Finding] = []
     looked: list[_Found] = []
     looking = _Looking(metadata, selection, replacing)
     states = metadata.partition_states()
@@ -135,7 +135,8 @@ def plan_copy(
         tuple(chosen),
         tuple(refused.values()),
         tuple(unreadable),
-        tuple(notices),
+        # A cluster that is out of reach has ended the plan by now: nobody waits for its notices too.
+        (*(Finding("", notice) for notice in source.notices), *notices),
         tuple(seen for found in looked for seen in found.lineages),
         replacing,
         (*watch.alarms, *lost),

@@ -8,10 +8,12 @@ disks, a copy takes the leader's closed segments from there (leader_log.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
+from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError, SourceClusterError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
@@ -19,6 +21,7 @@ from tiered_storage.kafka_log.log.log_config import INT64_MAX
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.kafka_wire.cluster import CALL_SECONDS, ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionError
+from tiered_storage.kafka_wire.controller_clock import REMEDY
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchLimits, FetchPosition
 from tiered_storage.kafka_wire.metadata import (
     ClusterMetadata,
@@ -53,6 +56,7 @@ _SAMPLE_BYTES: Final = 64 << 10
 _ONE_BATCH: Final = 1
 """The first batch comes whole, however few bytes are asked for."""
 _SAMPLE_BUFFER: Final = 64 << 20
+_CLOCK_SECONDS: Final = 10.0
 
 
 class FetchSource:
@@ -64,16 +68,19 @@ class FetchSource:
         cluster_id: str | None,
         fetch_bytes: int,
         brokers: BrokerDirectories | None = None,
+        max_skew_ms: int | None = None,
     ) -> None:
         """Open nothing yet. `cluster_id` is the id that the cluster must have; None: whichever it has.
 
         `brokers` says where copies find the files of a partition's leader; None: nowhere, they fetch all of it.
+        `notices` has a clock of the cluster that is more than `max_skew_ms` from this machine's; None: it has none.
         Methods raise ConfigurationError for properties that are invalid or refused.
         """
         self._properties = properties
         self._cluster_id = cluster_id
         self._fetch_bytes = fetch_bytes
         self._brokers = brokers
+        self._max_skew_ms = max_skew_ms
         self._opened: ClusterClient | None = None
         self._sample = FetchBuffer(_SAMPLE_BUFFER)
         self._lock = RLock()
@@ -97,7 +104,13 @@ class FetchSource:
 
     @property
     def notices(self) -> Sequence[str]:
-        """As SegmentSource; the cluster's findings all belong to a partition."""
+        """As SegmentSource: the cluster's clock, if it is apart from ours; other findings belong to a partition."""
+        if self._max_skew_ms is None:
+            return ()
+        with self._lock, suppress(SourceClusterError):
+            found = self._client.controller_clock(wall_clock, seconds=_CLOCK_SECONDS)
+            why = None if found is None else found.why_apart(self._max_skew_ms)
+            return () if why is None else (f"{why}: {REMEDY}",)
         return ()
 
     @property
@@ -347,7 +360,8 @@ def open_fetch_source(settings: Settings, properties: Mapping[str, str]) -> Fetc
     """Return the source of the cluster at bootstrap.servers; `properties` are those of its client besides."""
     servers = {"bootstrap.servers": settings.bootstrap_servers} if settings.bootstrap_servers else {}
     brokers = BrokerDirectories(settings.broker_log_dirs) if settings.broker_log_dirs else None
-    return FetchSource({**properties, **servers}, settings.cluster_id, settings.copy_window_bytes, brokers)
+    skew = settings.clock_max_skew_ms
+    return FetchSource({**properties, **servers}, settings.cluster_id, settings.copy_window_bytes, brokers, skew)
 
 
 def _tiered(configs: TopicConfigs, topic: str) -> str | None:

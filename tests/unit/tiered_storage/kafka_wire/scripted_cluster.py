@@ -19,6 +19,7 @@ from tiered_storage.kafka_wire.connections.apis import (
     APIS,
     DELETE_RECORDS,
     DESCRIBE_CLUSTER,
+    DESCRIBE_QUORUM,
     FETCH,
     LIST_GROUPS,
     LIST_OFFSETS,
@@ -69,6 +70,8 @@ class Scripted:
     """Brokers of another cluster than `lab`, at the addresses of this one's."""
     operations: int = NOT_ASKED
     """The bit field of the operations that the login may do, on the cluster as on orders, for who asks for it."""
+    clocks: dict[int, int] = field(default_factory=dict)
+    """The last fetches from the active controller, node 9, by its clock and by replica."""
 
     def keys(self, *without: int) -> list[tuple[int, int]]:
         """The broker and API key of each request."""
@@ -88,6 +91,7 @@ class Scripted:
             LIST_GROUPS.key: self.grouped,
             OFFSET_FETCH.key: self.committed,
             DESCRIBE_CLUSTER.key: self.described,
+            DESCRIBE_QUORUM.key: self.quorum,
         }[asked.key](node, asked, kio)
         kind = load_response_schema(asked.key, asked.version)
         return framed(
@@ -119,6 +123,37 @@ class Scripted:
             "cluster_id": "elsewhere" if node in self.foreign else "lab",
             "brokers": (),
             "cluster_authorized_operations": self.operations if wanted else NOT_ASKED,
+        }
+
+    def quorum(self, node: int, asked: Asked, kio: Any) -> dict[str, Any]:
+        codes = self.fails.get((node, DESCRIBE_QUORUM.key, 0), [])
+        [topic] = asked.message.topics
+        replicas = tuple(
+            entity(
+                kio.ReplicaState,
+                replica_id=each,
+                replica_directory_id=None,
+                log_end_offset=5,
+                last_fetch_timestamp=shown,
+                last_caught_up_timestamp=shown,
+            )
+            for each, shown in self.clocks.items()
+        )
+        log = entity(
+            kio.PartitionData,
+            partition_index=topic.partitions[0].partition_index,
+            error_code=ErrorCode(codes.pop(0) if codes else 0),
+            error_message=None,
+            leader_id=9,
+            leader_epoch=1,
+            high_watermark=5,
+            current_voters=replicas,
+            observers=(),
+        )
+        return {
+            "error_message": None,
+            "topics": (kio.TopicData(topic_name=topic.topic_name, partitions=(log,)),),
+            "nodes": (),
         }
 
     def metadata(self, node: int, asked: Asked, kio: Any) -> dict[str, Any]:
