@@ -433,7 +433,9 @@ def test_a_file_that_is_no_backup_is_not_restored_to_postgres(site: RemoteLogFil
 
 
 def test_metadata_that_are_lost_are_rebuilt_in_postgres(moved: RemoteLogFiles, url: str) -> None:
-    the_server().execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION remote_log", url[-25:])
+    page = Path(__file__).parents[2] / "docs" / "metadata-stores.md"
+    _, put_aside = re.findall(r"```sql\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    the_server().execute(put_aside, url[-25:])
     refused = run_on(moved, "expire")
     assert "rebuild-metadata" in refused.err
 
