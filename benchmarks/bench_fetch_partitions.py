@@ -1,4 +1,6 @@
-"""Copies many partitions of five small segments each out of a running broker in one run, by the command line.
+"""Copies many partitions of five small segments each out of a running broker in one run.
+
+By the command line, or with --spark by the copy job of spark_jobs on local[2], as Airflow's task runs it.
 
 The run is a process of its own: it discovers the partitions, plans, takes leases, fetches, copies into a local store
 and commits. The goals are those of 2,000 partitions on two cores, 10 minutes and 3 GB of memory; fewer have their share
@@ -7,6 +9,7 @@ of the time. Memory is the most that the run's process and those below it had to
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -21,6 +24,8 @@ import yaml
 from measuring import Goal, judge
 from one_broker import arguments, one_broker
 
+from tiered_storage_airflow.embedded.environment import PROJECT_ROOT
+
 TOPIC = "benchmark"
 ALL_PARTITIONS = 2000
 ALLOWED_SECONDS = 600.0
@@ -31,6 +36,7 @@ SEGMENT_BYTES = 32 << 10
 RECORD_BYTES = 1000
 BATCH_RECORDS = 10
 LOOK_SECONDS = 0.1
+JOB = "runs/benchmark/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +69,14 @@ def produce(servers: str, partitions: int) -> None:
             raise SystemExit("the broker took too few records")
 
 
-def copy(root: Path, servers: str) -> Run:
-    """Run `tiered-storage copy` over everything in a process of its own."""
+def copy(root: Path, servers: str, *, by_spark: bool) -> Run:
+    """Copy everything by `tiered-storage copy`, or through Spark, in a process of its own."""
     config = root / "settings.yaml"
     given = {"bootstrap.servers": servers, "state.directory": str(root / "state")}
     config.write_text(yaml.safe_dump({**given, "topics": {TOPIC: {"remote.storage.enable": True}}}))
     command = [str(Path(sys.executable).with_name("tiered-storage")), "copy", "--json", "--config", str(config)]
+    if by_spark:
+        command = [sys.executable, __file__, "--copy-by-spark", str(config)]
     begun = time.perf_counter()
     with (root / "out").open("w+") as out:
         process = subprocess.Popen(command, stdout=out)
@@ -87,6 +95,31 @@ def copy(root: Path, servers: str) -> Run:
     return Run(rows, seconds, used.ru_utime + used.ru_stime, max(memory, used.ru_maxrss << 10))
 
 
+def copy_by_spark(config: Path) -> None:
+    """Plan, submit the copy job and commit; print what was copied as `tiered-storage copy --json` does."""
+    from integration.spark_submit import isolated_spark  # noqa: PLC0415 - the path to it is made by one_broker
+    from tiered_storage.clock import wall_clock  # noqa: PLC0415 - slow to import, here and below
+    from tiered_storage.remote_log.context import store_options  # noqa: PLC0415
+    from tiered_storage.remote_log.copy.job import CopyJob  # noqa: PLC0415
+    from tiered_storage.remote_log.manager import RemoteLogManager  # noqa: PLC0415
+    from tiered_storage.settings.settings import load_settings  # noqa: PLC0415
+
+    settings = load_settings(config, environ={})
+    with RemoteLogManager.open(settings, wall_clock, store_options(settings, {}), create=True) as remote_log:
+        plan, rows = remote_log.plan_copy(), 0
+        if plan.segments:
+            spark = isolated_spark(PROJECT_ROOT / ".state", config.parent)
+            begun = remote_log.begin_copy(plan, "benchmark")
+            with remote_log.held(begun):
+                job = remote_log.write_copy_job(JOB, begun)
+                spark.run("copy_segments.py", remote_log.context.access(job.files))
+                outcomes = list(CopyJob.read(remote_log.context.work, JOB)[0].outcomes())
+                if not remote_log.commit_copy(outcomes).is_whole:
+                    raise SystemExit("the commit of the copy was not whole")
+            rows = len([each for each in outcomes if each.rolled is not None])
+    print(json.dumps({"rows": [{}] * rows}))
+
+
 def memory_below(process: psutil.Process) -> int:
     """Return the bytes that a process and all below it have now; what they share counts once."""
     size = 0
@@ -101,7 +134,12 @@ def main() -> int:
     """Measure; return 1 if a goal was missed."""
     parser = arguments(__doc__)
     parser.add_argument("--partitions", type=int, default=ALL_PARTITIONS)
+    parser.add_argument("--spark", action="store_true", help="copy through Spark's job")
+    parser.add_argument("--copy-by-spark", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.copy_by_spark is not None:
+        copy_by_spark(given.copy_by_spark)
+        return 0
     count: int = given.partitions
     # Of the broker too, which this process starts.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
@@ -109,14 +147,15 @@ def main() -> int:
         small = {"internal.segment.bytes": str(SEGMENT_BYTES), "segment.index.bytes": str(SEGMENT_BYTES)}
         kafka.client.create_topic(TOPIC, count, small)
         produce(kafka.bootstrap_servers, count)
-        first = copy(root, kafka.bootstrap_servers)
-        again = copy(root, kafka.bootstrap_servers)
-    print(f"  {count} partitions: {first.rows} segments, {first.seconds:.1f} s, {first.cpu:.1f} s of CPU")
+        first = copy(root, kafka.bootstrap_servers, by_spark=given.spark)
+        again = copy(root, kafka.bootstrap_servers, by_spark=given.spark)
+    less = " (without Spark's workers, which the run does not wait for)" if given.spark else ""
+    print(f"  {count} partitions: {first.rows} segments, {first.seconds:.1f} s, {first.cpu:.1f} s of CPU{less}")
     print(f"  a run with nothing to do: {again.seconds:.1f} s, {again.cpu:.1f} s of CPU, {again.rows} segments")
     if first.rows < SEGMENTS * count or again.rows:
         raise SystemExit(f"{first.rows} and {again.rows} segments were copied: nothing was measured")
     allowed = ALLOWED_SECONDS * count / ALL_PARTITIONS
-    what = f"run by Fetch, {count} x {SEGMENTS} segments"
+    what = f"run by Fetch{' through Spark' if given.spark else ''}, {count} x {SEGMENTS} segments"
     return judge(
         [
             Goal(
