@@ -31,8 +31,8 @@ setup-test: ## Install what tests and checks need as well
 demo: setup ## Tier a log directory through Airflow and Spark and verify every record; LOG_DIR=… takes a copy of yours
 	@$(PYTHON_BIN)/python -m tiered_storage_airflow.demo $(if $(LOG_DIR),--log-dir '$(LOG_DIR)')
 
-demo-cluster: setup-test ## Copy from three running brokers while one of them and a Spark job are killed; count every record
-	@$(PYTHON_BIN)/python -m tiered_storage_airflow.demo_cluster
+demo-cluster: setup-test ## Copy from three running brokers while one of them and a Spark job are killed; STATE=… is its folder
+	@$(PYTHON_BIN)/python -m tiered_storage_airflow.demo_cluster $(if $(STATE),--state '$(STATE)')
 
 up: setup ## Start Airflow on this machine, for this machine only; CONFIG=settings.yaml PORT=8080
 	@$(EMBEDDED) up $(OPTIONS) $(if $(PORT),--port $(PORT))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tiered_storage_airflow.demo_cluster.run import DAGS
+from tiered_storage_airflow.embedded.environment import PROJECT_ROOT
 from tiered_storage_airflow.embedded.services import running_airflow
 
 
@@ -20,8 +20,8 @@ def test_the_demo_on_a_live_cluster_finds_every_acknowledged_record_once_and_end
     tmp_path: Path,
 ) -> None:
     state = tmp_path / "demo-cluster"
-    command = [sys.executable, "-m", "tiered_storage_airflow.demo_cluster", "--state", str(state)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3500)
+    command = ["make", "demo-cluster", f"STATE={state}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3500, cwd=PROJECT_ROOT)
 
     assert done.returncode == 0, done.stdout + done.stderr
     for fault in ("kill broker 3 (SIGKILL)", "kill a Spark job", "which copied, was killed"):
