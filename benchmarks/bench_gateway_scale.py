@@ -31,8 +31,9 @@ def main() -> int:
     rates: list[float] = []
     with ExitStack() as running:
         root, kafka = running.enter_context(one_broker(given.directory, "gateway-scale-"))
-        from support import gateway_scale  # noqa: PLC0415 - the path to it is made by one_broker
-        from support.gateway_crowd import CONNECTIONS, READERS, Crowd, LocalReaders, p99  # noqa: PLC0415 - as above
+        # The path to both is made by one_broker.
+        from integration.gateway import gateway_scale  # noqa: PLC0415
+        from integration.gateway.gateway_crowd import CONNECTIONS, READERS, Crowd, LocalReaders, p99  # noqa: PLC0415
 
         site = gateway_scale.scale_site(kafka, root)
         topic = gateway_scale.filled_and_trimmed(site)

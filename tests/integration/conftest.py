@@ -9,11 +9,11 @@ from typing import Protocol
 
 import pytest
 
+from integration.remote_servers import RemoteServers, running_servers
 from integration.spark_submit import SparkSubmit, isolated_spark
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.live_sites import LiveSite
-from support.remote_servers import RemoteServers, running_servers
 from tiered_storage.remote_log.storage.clients import hdfs
 
 

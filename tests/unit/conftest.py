@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy import Connection, create_engine
 
 from support.remote_logs import unsynced
-from support.shared_statements import shared_statements
 from tiered_storage.remote_log.metadata.sql import store
 from tiered_storage.remote_log.metadata.sql.database import sqlite_database
 from tiered_storage.remote_log.metadata.sql.database.schema_migrations import upgrade
+from unit.shared_statements import shared_statements
 
 AS_SHIPPED = sqlite_database.SYNCHRONOUS
 

@@ -12,7 +12,7 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from support.built_metrics import gateway_labels, served_labels
+from unit.built_metrics import gateway_labels, served_labels
 
 PROJECT = Path(__file__).parents[2]
 FOLDER = PROJECT / "docs" / "monitoring"

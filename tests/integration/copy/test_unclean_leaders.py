@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from integration.broker_faults import by_fetch, of_files
 from integration.copies_beside_brokers import each_copied
 from servers.kafka_programs import KafkaPrograms
-from support.broker_faults import by_fetch, of_files
 from support.command_line import mentions
 from support.kafka_clients import RealKafkaClient
 from support.live_cluster import CopyLoop, LiveSite, producer, wait_for

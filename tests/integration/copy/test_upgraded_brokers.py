@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from integration.broker_faults import wait_for_replicas
 from servers.kafka_programs import KafkaPrograms
-from support.broker_faults import wait_for_replicas
 from support.live_cluster import CopyLoop, LiveSite, producer
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from crashes.airflow_parts import hasty_dags
+from integration.mount_namespaces import elsewhere
 from servers.kafka_programs import KafkaPrograms
 from support.live_cluster import SMALL_SEGMENTS, LiveSite, producer, wait_for
-from support.mount_namespaces import elsewhere
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster, free_ports
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
 from tiered_storage_airflow.embedded import services

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from integration.docs_pages import Page
 from servers.guarded_kafka import PASSWORD, READS, GuardedKafka
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import run
 from support.kafka_clients import RealKafkaClient
 from support.live_sites import SMALL_SEGMENTS
-from support.pages import Page
 from support.records import varied_records
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.settings.settings import load_settings

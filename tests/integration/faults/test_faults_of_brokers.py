@@ -17,8 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from servers.kafka_programs import KafkaPrograms
-from support.broker_faults import (
+from integration.broker_faults import (
     add_partitions,
     by_fetch,
     kill_copies,
@@ -31,6 +30,7 @@ from support.broker_faults import (
     throttle,
     wait_for_replicas,
 )
+from servers.kafka_programs import KafkaPrograms
 from support.command_line import mentions
 from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, TransactionalProducer, producer, wait_for
 from tiered_storage_airflow.demo_cluster.brokers import NODES, REQUEST_SECONDS, BrokerCluster

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from integration.remote_servers import RemoteServers
 from servers.postgres_proxy import proxy
 from support.command_line import CommandResult, mentions
 from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveSite, producer, wait_for
-from support.remote_servers import RemoteServers
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
 from tiered_storage_airflow.demo_cluster.postgres import USER, PostgresServer
 

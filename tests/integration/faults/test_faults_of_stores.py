@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.s3_proxy import Asked, Refusal, proxy
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, producer, rows_of, wait_for
-from support.remote_servers import (
+from integration.remote_servers import (
     Outage,
     RemoteServers,
     database_hangs,
@@ -20,6 +18,8 @@ from support.remote_servers import (
     store_hangs,
     store_is_gone,
 )
+from servers.s3_proxy import Asked, Refusal, proxy
+from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, producer, rows_of, wait_for
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
-from support.gateway_readers import GatewayReader
+from integration.gateway_readers import GatewayReader
+from integration.remote_servers import Outage, RemoteServers, database_hangs, store_hangs
 from support.gateways import running_gateway
 from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, producer, wait_for
-from support.remote_servers import Outage, RemoteServers, database_hangs, store_hangs
 from tiered_storage.errors import ReadTimedOutError
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage_airflow.demo_cluster.brokers import NODES, free_first_port

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from integration.gateway.hostile_clients import connected, is_closed_by_the_other_side
 from servers.real_kafka import RealKafka
 from support.gateways import RunningGateway, copied_and_trimmed, remote_end, running_gateway
-from support.hostile_clients import connected, is_closed_by_the_other_side
 from support.kafka_clients import REQUEST_SECONDS
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, log_start
 from support.records import varied_records

@@ -16,10 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from servers.real_kafka import RealKafka
-from support.command_line import mentions
-from support.gateways import RunningGateway, copied_and_trimmed, running_gateway
-from support.hostile_clients import (
+from integration.gateway.hostile_clients import (
     HOSTILE,
     connected,
     is_closed_by_the_other_side,
@@ -27,6 +24,9 @@ from support.hostile_clients import (
     send_anything,
     wait_for,
 )
+from servers.real_kafka import RealKafka
+from support.command_line import mentions
+from support.gateways import RunningGateway, copied_and_trimmed, running_gateway
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import USUAL_EXAMPLES, varied_records
 from support.wires import framed

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from integration.gateway.raw_readers import RawReader, raw_reader
 from servers.real_kafka import RealKafka
 from support.gateways import RunningGateway, copied_and_trimmed, running_gateway
 from support.live_sites import LONG, LiveSite
-from support.raw_readers import RawReader, raw_reader
 from support.scraping import Scrape
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition

@@ -15,13 +15,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from integration.docs_pages import Page, is_ours, run_ours
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import run
 from support.gateways import running_gateway
 from support.kafka_clients import RealKafkaClient
 from support.live_sites import SMALL_SEGMENTS, log_start
-from support.pages import Page, is_ours, run_ours
 from support.records import varied_records
 from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 

@@ -8,11 +8,8 @@ from statistics import median
 
 import pytest
 
-from servers.kafka_programs import KafkaPrograms
-from servers.real_kafka import RealKafka
-from support.gateway_crowd import CONNECTIONS, LOCAL_READERS, READERS, Crowd, LocalReaders, p99
-from support.gateway_readers import LibrdkafkaReader
-from support.gateway_scale import (
+from integration.gateway.gateway_crowd import CONNECTIONS, LOCAL_READERS, READERS, Crowd, LocalReaders, p99
+from integration.gateway.gateway_scale import (
     PARTITIONS,
     RECORDS,
     TOPIC,
@@ -24,7 +21,10 @@ from support.gateway_scale import (
     scale_gateway,
     scale_site,
 )
-from support.hostile_clients import wait_for
+from integration.gateway.hostile_clients import wait_for
+from integration.gateway_readers import LibrdkafkaReader
+from servers.kafka_programs import KafkaPrograms
+from servers.real_kafka import RealKafka
 from support.live_cluster import wait_for as wait_with_reason
 from support.live_sites import LiveSite
 

@@ -13,9 +13,9 @@ from unittest import mock
 import pytest
 from sqlalchemy import insert, text
 
+from integration.metadata.metadata_calls import READS, WRITES, Call, Filled, dump, fill, methods_of_the_border
 from servers.postgres import server_crashes_at, the_server
 from servers.postgres_proxy import PostgresProxy, proxy
-from support.metadata_calls import READS, WRITES, Call, Filled, dump, fill, methods_of_the_border
 from support.metadata_stores import ManualClock
 from tiered_storage.errors import InvalidTransitionError, MetadataUnavailableError, RemoteMetadataError
 from tiered_storage.remote_log.metadata.sql import generation

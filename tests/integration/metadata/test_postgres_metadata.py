@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
+from integration.metadata.metadata_calls import READS, WRITES, fill
 from servers.postgres import (
     PASSWORD,
     PUBLIC_FIRST,
@@ -23,7 +24,6 @@ from servers.postgres import (
     server_crashes_at,
     the_server,
 )
-from support.metadata_calls import READS, WRITES, fill
 from support.metadata_processes import (
     acquire_at_once,
     acquire_in_turns,

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, MetaData, insert, inspect, select
 
+from integration.metadata.metadata_calls import dump_all, fill
 from servers.postgres import postgres_url, the_server
 from support.command_line import mentions
-from support.metadata_calls import dump_all, fill
 from support.metadata_processes import PATIENCE_SECONDS, in_processes
 from support.metadata_stores import ORDERS_0, ManualClock, sqlite_store
 from tiered_storage.errors import RemoteMetadataError

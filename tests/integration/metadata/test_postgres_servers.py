@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from integration.metadata.metadata_calls import dump, fill
 from servers.postgres import PASSWORD, USER, PostgresServer, the_server
 from support.command_line import mentions
 from support.examinations import examined
-from support.metadata_calls import dump, fill
 from support.metadata_stores import FINISHED, ORDERS_0, ManualClock, a_segment, a_step
 from support.remote_logs import a_remote_log
 from support.small_disks import fill as fill_disk

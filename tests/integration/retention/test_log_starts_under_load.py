@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
+from integration.remote_servers import RemoteServers
 from support.command_line import mentions
 from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, part_of, producer, rows_of, wait_for
-from support.remote_servers import RemoteServers
 from tiered_storage.remote_log.model import RemoteLogSegmentId
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage_airflow.demo_cluster.brokers import REQUEST_SECONDS, BrokerCluster

@@ -10,8 +10,8 @@ from threading import Event
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
+from integration.broker_faults import pass_leadership_on, reassign, wait_for_replicas
 from servers.kafka_programs import KafkaPrograms
-from support.broker_faults import pass_leadership_on, reassign, wait_for_replicas
 from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveSite, producer, rows_of, wait_for
 from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger

@@ -15,6 +15,7 @@ from uuid import uuid4
 import pytest
 from hdfs_native import Client
 
+from integration.mount_namespaces import python_elsewhere
 from integration.spark_submit import SparkSubmit
 from servers.aws_roles import Account, Role, role_arn, running_account
 from servers.azurite import ACCOUNT, CONTAINER, KEY, azurite_server
@@ -23,7 +24,6 @@ from servers.real_kafka import RealKafka
 from servers.s3_proxy import Asked, Refusal
 from support.command_line import mentions, run
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored
-from support.mount_namespaces import python_elsewhere
 from support.object_stores import OWN_STORE, S3Endpoint, localbucket_server
 from support.records import varied_records
 from support.tiered_site import TIERED, TieredSite

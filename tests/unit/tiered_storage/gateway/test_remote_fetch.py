@@ -15,7 +15,6 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from support.command_line import mentions
-from support.given_streams import GivenStream
 from support.transactions import data
 from tiered_storage.errors import OffsetOutOfRangeError, ReaderBusyError, RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.gateway.broker_questions import BrokerQuestions
@@ -46,6 +45,7 @@ from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import FetchedBatches, Tier
 from unit.tiered_storage.gateway.brokers import RAW_ID, TOPIC, ScriptedBroker
+from unit.tiered_storage.gateway.given_streams import GivenStream
 
 OUT_OF_RANGE, STORAGE_ERROR = 1, 56
 VERSION = 18

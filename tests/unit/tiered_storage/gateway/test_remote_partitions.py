@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.given_streams import GivenStream
 from support.transactions import data
 from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
@@ -25,6 +24,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import FetchedBatches, Isolation, Tier
+from unit.tiered_storage.gateway.given_streams import GivenStream
 
 PARTITION = TopicIdPartition("a cluster", "AAAAAAAAAAAAAAAAAAAABw", 0, "orders")
 KEY = ReadKey(1, PARTITION, Isolation.READ_UNCOMMITTED)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from support.built_metrics import served_labels
 from support.command_line import mentions
 from support.scraping import KAFKA, KAFKA_REMOTE
 from tiered_storage.settings.properties.model import Source
 from tiered_storage.settings.properties.sources import environment_variable
 from tiered_storage.settings.settings import Settings, load_settings
 from tiered_storage.settings.topics import TopicSettings
+from unit.built_metrics import served_labels
 
 LIST = Path(__file__).with_name("kafka_names.csv")
 PROJECT = Path(__file__).parents[4]

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from httpx import Response
 
-from support.built_metrics import TAKEN_AT, many, partition_metrics
 from support.command_line import mentions
 from support.read_service_site import ReadServiceSite
 from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, RemoteLogMetrics
@@ -23,6 +22,7 @@ from tiered_storage_airflow.page.partitions_table import (
     partitions_page,
 )
 from tiered_storage_airflow.rendering import number, size, span
+from unit.built_metrics import TAKEN_AT, many, partition_metrics
 
 Look = Callable[..., Response]
 MANY = 10_000

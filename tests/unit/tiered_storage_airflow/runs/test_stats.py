@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from support.built_metrics import partition_metrics
 from support.metric_receivers import StatsdListener
 from tiered_storage.remote_log.metrics.partition_metrics import BrokerRetention, CopyLag, OffsetRule, TopicMetrics
 from tiered_storage_airflow.runs.stats import count, emit_metrics
+from unit.built_metrics import partition_metrics
 
 PAGE = (Path(__file__).parents[4] / "docs" / "monitoring.md").read_text("utf-8")
 EVERY_GAUGE = {

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.counted_calls import python_calls
 from support.records import Batch, batch_table, windows
 from support.transactions import ABORT, COMMIT, TIME, data, marker
 from tiered_storage.errors import CorruptRecordError, OutOfOrderSequenceError
@@ -23,6 +22,7 @@ from tiered_storage.kafka_log.records.control_record import read_end_marker
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch, encode_empty_batch
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
+from unit.tiered_storage.kafka_log.counted_calls import python_calls
 
 PATH = Path("00000000000000000000.log")
 

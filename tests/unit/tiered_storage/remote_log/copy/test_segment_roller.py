@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from contract.sources import log_directory_under_test
-from support.fake_cluster import FakeCluster
 from support.remote_logs import NOW, ORDERS_0, a_copied_remote_log, batches_in, records, segments_of
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -35,6 +34,7 @@ from tiered_storage.remote_log.source.leader_files import BrokerDirectories
 from tiered_storage.remote_log.source.partition_log import RollRules, SegmentLocation
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from unit.tiered_storage.remote_log.fake_cluster import FakeCluster
 
 LINEAGE = (EpochEntry(0, 0),)
 

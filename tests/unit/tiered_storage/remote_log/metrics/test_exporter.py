@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from support.built_metrics import many
 from support.scraping import KAFKA, Scrape
 from tiered_storage.errors import ConfigurationError, MetadataUnavailableError
 from tiered_storage.remote_log.metrics.exporter import AGE_PER_SNAPSHOT, MetricsExporter, serve
 from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics
 from tiered_storage_airflow.demo_cluster.brokers import free_ports
+from unit.built_metrics import many
 
 
 def answers(*results: RemoteLogMetrics | Exception | None) -> Callable[[], RemoteLogMetrics | None]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from support.built_metrics import TAKEN_AT, many, partition_metrics
 from support.scraping import KAFKA, KAFKA_REMOTE, Scrape
 from tiered_storage.remote_log.metrics.exporter import MetricsExporter
 from tiered_storage.remote_log.metrics.exposition import MOST_PARTITIONS
 from tiered_storage.remote_log.metrics.partition_metrics import BrokerRetention, CopyLag, OffsetRule, RemoteLogMetrics
+from unit.built_metrics import TAKEN_AT, many, partition_metrics
 
 NAMES = Path(__file__).parents[2] / "settings" / "kafka_names.csv"
 

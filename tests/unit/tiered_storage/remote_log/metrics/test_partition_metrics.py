@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from support.built_metrics import partition_metrics
 from support.command_line import mentions
 from tiered_storage.remote_log.metrics.partition_metrics import (
     MOST_NAMED,
@@ -15,6 +14,7 @@ from tiered_storage.remote_log.metrics.partition_metrics import (
     TierOffsets,
     TopicMetrics,
 )
+from unit.built_metrics import partition_metrics
 
 SOUND = TierOffsets(local_start=20, stable_end=90, local_end=100, remote_start=0, remote_end=60, log_start=0)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from support.built_metrics import many, partition_metrics
 from support.remote_logs import a_remote_log
 from tiered_storage.errors import UntrustedMessageError
 from tiered_storage.remote_log.jobs.work_area import WorkArea
@@ -22,6 +21,7 @@ from tiered_storage.remote_log.metrics.stored import (
     lag_history,
     latest_metrics,
 )
+from unit.built_metrics import many, partition_metrics
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

@@ -22,7 +22,6 @@ from support.remote_logs import (
     partition_of,
     states_of,
 )
-from support.replaced_topics import show_created_again
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.manager import RemoteLogManager
@@ -32,6 +31,7 @@ from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.model import HeldFinding, Lease, PartitionDeleteState, TopicIdPartition
 from tiered_storage.remote_log.retention.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
+from unit.tiered_storage.remote_log.retention.replaced_topics import show_created_again
 
 MARKED, STARTED, FINISHED = PartitionDeleteState
 DISABLED = {"orders": {**ENABLED, "remote.storage.enable": False}}

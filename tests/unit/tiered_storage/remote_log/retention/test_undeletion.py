@@ -26,7 +26,6 @@ from support.remote_logs import (
     segments_of,
     states_of,
 )
-from support.replaced_topics import show_created_again
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.tasks import CopyPlan, PlannedSegment
@@ -40,6 +39,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
 from tiered_storage.remote_log.selection import EVERYTHING
+from unit.tiered_storage.remote_log.retention.replaced_topics import show_created_again
 
 GRACE = 3_600_000
 DELETING, FINISHED = "DELETE_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cluster import FakeCluster, base_of, path_of
 from tiered_storage.errors import CorruptRecordError, MalformedAnswerError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -31,6 +30,7 @@ from tiered_storage.remote_log.source.log_directory_segment import LogDirectoryS
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import LocalSegment, RollRules, SegmentLocation
 from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
+from unit.tiered_storage.remote_log.fake_cluster import FakeCluster, base_of, path_of
 
 NOW = 1_700_000_000_000
 ORDERS_0 = TopicIdPartition("cluster", random_uuid(), 0, "orders")

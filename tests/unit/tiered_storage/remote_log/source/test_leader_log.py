@@ -8,7 +8,6 @@ import pytest
 
 from contract.sources import log_directory_under_test
 from support.command_line import mentions
-from support.fake_cluster import FakeCluster, base_of, delta_of, path_of
 from support.remote_logs import NOW, ORDERS_0, cut
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_wire.cluster import ClusterClient
@@ -17,6 +16,7 @@ from tiered_storage.remote_log.source.fetched_log import RollRange
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories
 from tiered_storage.remote_log.source.leader_log import LeaderLog
 from tiered_storage.remote_log.source.partition_log import LocalSegment, RollRules
+from unit.tiered_storage.remote_log.fake_cluster import FakeCluster, base_of, delta_of, path_of
 
 RULES = RollRules(1000, 1 << 40, 1 << 20, 4096, 1 << 20)
 

@@ -15,8 +15,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
-from support.gateway_scale import BATCH_RECORDS, RECORD_BYTES, RECORDS, TOPIC, ScaleTopic
-from support.raw_readers import RawReader, raw_reader
+from integration.gateway.gateway_scale import BATCH_RECORDS, RECORD_BYTES, RECORDS, TOPIC, ScaleTopic
+from integration.gateway.raw_readers import RawReader, raw_reader
 from tiered_storage.gateway.allowed_apis import METADATA
 from tiered_storage.kafka_wire.connections.frames import decode_answer
 from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition
