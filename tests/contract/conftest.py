@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from servers.hdfs import RealHdfs, hdfs_store
-from support.object_stores import KINDS, Stores, StoreUnderTest, running_stores
+from contract.object_stores import KINDS, Stores, StoreUnderTest, hdfs_store, running_stores
+from servers.hdfs import RealHdfs
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from contract.object_stores import failing_data
 from support.key_rings import key_ring, ring_file, ring_of_three
-from support.remote_segments import INDEXES, copied, failing_data, segment_bytes, segment_data, segment_metadata
+from support.remote_segments import INDEXES, copied, segment_bytes, segment_data, segment_metadata
 from tiered_storage.errors import (
     CorruptRecordError,
     EncryptionKeyError,
@@ -33,7 +34,7 @@ from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, Enc
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 
 if TYPE_CHECKING:
-    from support.object_stores import StoreUnderTest
+    from contract.object_stores import StoreUnderTest
     from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 
 MIB = 1 << 20

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import METADATA_STORES, ORDERS_0, ORDERS_1, ManualClock, MetadataStoreOpener
+from contract.metadata_stores import METADATA_STORES, MetadataStoreOpener
+from support.clocks import ManualClock
+from support.metadata_stores import ORDERS_0, ORDERS_1
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases
 from tiered_storage.remote_log.model import Lease, TopicIdPartition

@@ -13,7 +13,7 @@ from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.storage.clients.object_client import delete_object, discard_unfinished
 
 if TYPE_CHECKING:
-    from support.object_stores import StoreUnderTest
+    from contract.object_stores import StoreUnderTest
     from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 
 MIB = 1 << 20

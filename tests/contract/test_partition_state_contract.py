@@ -8,18 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import (
-    DELETED,
-    FINISHED,
-    METADATA_STORES,
-    ORDERS_0,
-    ORDERS_1,
-    STARTED,
-    ManualClock,
-    MetadataStoreOpener,
-    a_segment,
-    add_and_bring_to,
-)
+from contract.metadata_stores import METADATA_STORES, MetadataStoreOpener
+from support.clocks import ManualClock
+from support.metadata_stores import DELETED, FINISHED, ORDERS_0, ORDERS_1, STARTED, a_segment, add_and_bring_to
 from tiered_storage.errors import ConfigurationError, InvalidTransitionError, LeaseLostError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from contract.metadata_stores import METADATA_STORES, MetadataStoreOpener
+from support.clocks import ManualClock
 from support.metadata_stores import (
     DELETED,
     DELETING,
     FINISHED,
-    METADATA_STORES,
     ORDERS_0,
     ORDERS_1,
     STARTED,
-    ManualClock,
-    MetadataStoreOpener,
     a_segment,
     a_step,
     add_and_bring_to,

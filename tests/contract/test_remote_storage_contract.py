@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.remote_segments import (
-    INDEXES,
-    copied,
-    failing_data,
-    partition,
-    segment_bytes,
-    segment_data,
-    segment_metadata,
-)
+from contract.object_stores import failing_data
+from support.remote_segments import INDEXES, copied, partition, segment_bytes, segment_data, segment_metadata
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import (
     CorruptRecordError,
@@ -37,7 +30,7 @@ from tiered_storage.remote_log.storage.documents.object_names import (
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 if TYPE_CHECKING:
-    from support.object_stores import StoreUnderTest
+    from contract.object_stores import StoreUnderTest
     from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
     from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 

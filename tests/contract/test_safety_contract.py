@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import METADATA_STORES, ORDERS_0, ORDERS_1, ManualClock, MetadataStoreOpener
+from contract.metadata_stores import METADATA_STORES, MetadataStoreOpener
+from support.clocks import ManualClock
+from support.metadata_stores import ORDERS_0, ORDERS_1
 from tiered_storage.remote_log.metadata.metadata_store import Generation
 from tiered_storage.remote_log.metadata.safety import (
     LONGEST_TEXT,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import METADATA_STORES, ManualClock, MetadataStoreOpener
+from contract.metadata_stores import METADATA_STORES, MetadataStoreOpener
+from support.clocks import ManualClock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
 

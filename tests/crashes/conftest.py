@@ -9,7 +9,8 @@ import pytest
 
 from crashes.programs import Programs, ProgramServer
 from crashes.recovery import CrashSite
-from support.clocks import SharedClock, put_at
+from crashes.shared_clock import SharedClock
+from support.clocks import put_at
 from support.remote_logs import unsynced
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from crashes.crash_points import Crash, CrashPoint, install
-from support.clocks import SharedClock, put_at
+from crashes.shared_clock import SharedClock
+from support.clocks import put_at
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
 GO_ON = "go-on"

@@ -12,7 +12,7 @@ import pytest
 
 from crashes.crash_points import Crash, CrashPoint
 from crashes.programs import Programs
-from support.clocks import SharedClock
+from crashes.shared_clock import SharedClock
 from support.command_line import CommandResult, mentions, run_on
 from support.local_logs import read_all
 from support.plain_reader import plain_reader

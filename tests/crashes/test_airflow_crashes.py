@@ -21,7 +21,7 @@ import pytest
 from crashes.airflow_parts import STORAGE, HaltingAirflow, halting_airflow
 from crashes.crash_points import CrashPoint
 from crashes.recovery import GRACE_MS, all_segments, assert_readable, assert_settled, run
-from support.clocks import SharedClock
+from crashes.shared_clock import SharedClock
 from support.remote_logs import ENABLED, SEGMENT_BYTES, RemoteLogFiles, a_remote_log, partition_of, segments_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.manager import RemoteLogManager

@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from dags.airflow_runs import AirflowHome
+from dags.metric_collector import collecting
 from servers.real_kafka import RealKafka
 from support.command_line import mentions, run
-from support.metric_receivers import StatsdListener, collecting
 from support.records import varied_records
+from support.scraping import StatsdListener
 from support.tiered_site import TIERED, TieredSite, partition
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import RemoteStorageError, TieredStorageError

@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TypeVar
 
-from support.clocks import stamped
-from support.metadata_stores import ManualClock
+from support.clocks import ManualClock, stamped
 from support.remote_logs import CLUSTER_ID, NOW
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.manager import RemoteLogManager

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from golden.earlier_versions import FOLDER, RUN, YESTERDAY, copy_generation, generation, messages, open_at
-from support.metadata_stores import ManualClock
+from support.clocks import ManualClock
 from support.remote_logs import (
     assert_clean,
     held_by,

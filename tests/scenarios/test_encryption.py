@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from support.clocks import ManualClock
 from support.command_line import CommandResult, run_on
 from support.key_rings import RING, ring_file, ring_of_three, rsa_files
 from support.local_logs import read_all
-from support.metadata_stores import ManualClock
 from support.remote_logs import (
     ENABLED,
     LOG_CONFIG,

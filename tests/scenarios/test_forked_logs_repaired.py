@@ -21,8 +21,9 @@ from scenarios.forked_logs import (
     stored_values,
     write,
 )
+from support.clocks import ManualClock
 from support.command_line import CommandResult, mentions, run_on
-from support.metadata_stores import ManualClock, a_step
+from support.metadata_stores import a_step
 from support.remote_logs import RemoteLogFiles, copy, cut, end_below, flip_bit, held_by, segments_of
 from tiered_storage.remote_log.model import SegmentState
 

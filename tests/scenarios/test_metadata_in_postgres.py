@@ -15,12 +15,13 @@ from urllib.parse import quote
 import pytest
 from sqlalchemy import Connection, delete, text
 
-from integration.metadata.metadata_calls import dump
+from scenarios.killed_moves import move_until, move_until_point, run_until_compared
 from servers.postgres import PASSWORD, PUBLIC_FIRST, current_setting, postgres_url, the_server
 from support.command_line import mentions, run_on
 from support.examinations import examined
 from support.key_rings import ring_of_three
-from support.metadata_processes import killed, move_until, move_until_point, run_until_compared
+from support.metadata_stores import dump
+from support.processes import killed
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean, copy
 from support.shown_secrets import holds, keys_as_text
 from tiered_storage.clock import wall_clock

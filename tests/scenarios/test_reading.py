@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tenacity.wait import wait_exponential
 
+from support.clocks import FakeTime
 from support.metadata_stores import a_step
 from support.remote_logs import (
     ENABLED,
@@ -30,7 +31,7 @@ from support.remote_logs import (
     records,
     segments_of,
 )
-from support.storages import FakeTime, StagedStorage
+from support.storages import StagedStorage
 from tiered_storage.errors import (
     OffsetOutOfRangeError,
     ReaderBusyError,

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from support.clocks import ManualClock
 from support.command_line import CommandResult, mentions, run_on
-from support.metadata_stores import DELETING, ManualClock, a_step
+from support.metadata_stores import DELETING, a_step
 from support.remote_logs import (
     ORDERS_0,
     RemoteLogFiles,

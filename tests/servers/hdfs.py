@@ -14,12 +14,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 from urllib.request import urlopen
-from uuid import uuid4
 from xml.sax.saxutils import escape
 
-from support.object_stores import StoreUnderTest
-from tiered_storage.remote_log.storage.clients.opening import open_object_client
-from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage_airflow.demo_cluster.brokers import free_ports
 from tiered_storage_airflow.demo_cluster.maven_jars import MavenJars, fetched_jars
 from tiered_storage_airflow.embedded.java import java_home
@@ -304,15 +300,6 @@ def _pass_on(source: socket.socket, target: socket.socket, delay: float) -> None
         while received := source.recv(1 << 16):
             time.sleep(delay)
             target.sendall(received)
-
-
-def hdfs_store(url: str) -> StoreUnderTest:
-    """Return an empty store in the file system at `url`."""
-    url = f"{url}/{uuid4().hex}/root"
-    client = open_object_client(url, ObjectStoreOptions())
-    return StoreUnderTest(
-        url, ObjectStoreOptions(), lambda: [found.name for found in client.list() if found.name.endswith(".tmp")]
-    )
 
 
 def write_hadoop_settings(path: Path, settings: Mapping[str, str]) -> None:

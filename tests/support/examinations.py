@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from support.metadata_stores import ManualClock
+from support.clocks import ManualClock
 from support.remote_logs import RemoteLogFiles
 from tiered_storage import clock
 from tiered_storage.clock import wall_clock

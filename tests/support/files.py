@@ -12,12 +12,3 @@ def files_in(directory: Path, *left_out: str) -> dict[str, bytes]:
         for path in sorted(directory.rglob("*"))
         if path.is_file() and path.name not in left_out
     }
-
-
-def closed_files(log_directory: Path) -> list[Path]:
-    """Return the files of closed segments, which nobody changes any more, in all partitions of `log_directory`."""
-    closed = []
-    for directory in log_directory.glob("*-*"):
-        bases = sorted(path.stem for path in directory.glob("*.log"))
-        closed += [path for path in directory.glob("*.*") if path.stem in bases[:-1]]
-    return closed

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from support.transactions import ABORT, data
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.records.record import Record
@@ -35,19 +34,3 @@ def read_all(log: LocalLog) -> list[Record]:
             batches = batches[header.size :]
         offset = found[-1].offset + 1
     return found
-
-
-SMALL_SEGMENTS = LogConfig(segment_bytes=3 * len(data(0, 1, 0)), index_interval_bytes=0)
-
-
-def many_segments(directory: Path) -> LocalLog:
-    """Four segments of three batches, of which the second aborts a transaction that the first begins."""
-    log = create(directory, config=SMALL_SEGMENTS)
-    log.append_encoded_batch(data(0, 9, 0, transactional=True))
-    for sequence in range(3):
-        log.append_encoded_batch(data(0, 1, sequence))
-    log.append_end_marker(9, 0, ABORT)
-    for sequence in range(3, 9):
-        log.append_encoded_batch(data(0, 1, sequence))
-    log.close()
-    return log

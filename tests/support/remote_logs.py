@@ -21,8 +21,7 @@ from unittest import mock
 
 import yaml
 
-from support.clocks import stamped
-from support.metadata_stores import ManualClock
+from support.clocks import ManualClock, stamped
 from support.plain_reader import plain_reader
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments

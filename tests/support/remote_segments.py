@@ -68,16 +68,6 @@ def segment_data(
     return LogSegmentData(len(content), reused_chunks(content, chunk_size), lambda: dict(indexes))
 
 
-def failing_data(content: bytes, error: BaseException, after: int, chunk_size: int = 1 << 20) -> LogSegmentData:
-    """Return a segment whose source raises `error` after so many bytes."""
-
-    def chunks() -> Iterator[memoryview]:
-        yield from reused_chunks(content[:after], chunk_size)
-        raise error
-
-    return LogSegmentData(len(content), chunks(), lambda: dict(INDEXES))
-
-
 def copied(metadata: RemoteLogSegmentMetadata, custom_metadata: bytes) -> RemoteLogSegmentMetadata:
     """Return `metadata` as it is kept after the copy."""
     return replace(metadata, custom_metadata=custom_metadata)

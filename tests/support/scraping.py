@@ -1,7 +1,8 @@
-"""Scrape an endpoint as Prometheus does, with prometheus_client's own parser."""
+"""Receive metrics: scrape as Prometheus does, with prometheus_client's own parser, or listen for StatsD."""
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from typing import Self
 
@@ -42,3 +43,25 @@ class Scrape:
     def names(self) -> set[str]:
         """The names of all series."""
         return {name for name, _ in self.samples}
+
+
+class StatsdListener:
+    """Receives lines such as `airflow.name:3|g`, until it is closed."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.settimeout(5)
+        self.port = int(self._socket.getsockname()[1])
+
+    def received_until(self, last: str) -> dict[str, str]:
+        """Return the last value of each metric, up to the first line of the metric `last`."""
+        found: dict[str, str] = {}
+        while last not in found:
+            for line in self._socket.recv(65_536).decode().splitlines():
+                name, _, value = line.partition(":")
+                found[name] = value
+        return found
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,72 +1,19 @@
-"""Crashes in this process: the states that a killed process may leave, and runs that end at any step.
+"""Runs in this process that end at any step, as if the process were killed.
 
 A killed process is the real thing (tests/crashes); this is for tests that try thousands of places.
 """
 
 from __future__ import annotations
 
-import io
-import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
-from unittest.mock import patch
 
-from support.files import files_in
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
-
-Files = dict[str, bytes]
-"""The content of files by their names, relative to the directory that they are in."""
-
-_CALLS = ((os, "fsync"), (os, "unlink"), (os, "remove"), (os, "rename"), (os, "replace"), (os, "open"), (io, "open"))
-
-
-@contextmanager
-def crash_states(directory: Path) -> Iterator[list[Files]]:
-    """Collect the states of `directory` while the block runs, the first and the last one included."""
-    states: list[Files] = []
-    looking = False
-
-    def look() -> None:
-        nonlocal looking
-        if looking:
-            return
-        looking = True
-        state = files_in(directory)
-        looking = False
-        if not states or states[-1] != state:
-            states.append(state)
-
-    def seen(call: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*arguments: Any, **options: Any) -> Any:
-            look()
-            return call(*arguments, **options)
-
-        return called
-
-    look()
-    with ExitStack() as patches:
-        for module, name in _CALLS:
-            patches.enter_context(patch.object(module, name, seen(getattr(module, name))))
-        yield states
-    look()
-
-
-def lay_out(directory: Path, files: Files) -> None:
-    """Let `directory` hold `files` and nothing else."""
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    for name, content in files.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-
 
 _STEPS: dict[type, tuple[str, ...]] = {
     LocalDirectory: ("put", "create", "delete", "delete_many"),
@@ -87,7 +34,7 @@ class Died(BaseException):
 
 @contextmanager
 def dies_at(step: int, *, after_it: bool) -> Iterator[None]:
-    """Let the block die at the step of that number, from 0, before or `after_it`; the end of the block goes on.
+    """Let the block die at the step of that number, from 0, before or `after_it`; the end of the block continues.
 
     A step is a write to the store or to the metadata. A block with fewer steps lives.
     """

@@ -1,11 +1,10 @@
-"""A remote storage whose reads wait and fail on command, and time that passes on command."""
+"""A remote storage whose reads wait and fail on command."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
@@ -86,20 +85,3 @@ class StagedStorage:
             raise AssertionError("the store stood still until the end of the test")
         if self.fail_with is not None and self.fails_for in {None, metadata.segment_id.id}:
             raise self.fail_with
-
-
-class FakeTime:
-    """Seconds that only pass in `sleep`, which keeps how long each sleep was."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-        self.slept: list[float] = []
-        self.on_sleep: Callable[[], Any] = lambda: None
-
-    def now(self) -> float:
-        return self.seconds
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.seconds += seconds
-        self.on_sleep()

@@ -30,9 +30,10 @@ from integration.broker_faults import (
     throttle,
     wait_for_replicas,
 )
+from integration.transactional_load import TransactionalProducer
 from servers.kafka_programs import KafkaPrograms
 from support.command_line import mentions
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, TransactionalProducer, producer, wait_for
+from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, producer, wait_for
 from tiered_storage_airflow.demo_cluster.brokers import NODES, REQUEST_SECONDS, BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place, judge, read_local, read_remote
 from tiered_storage_airflow.demo_cluster.load import LoadConsumer

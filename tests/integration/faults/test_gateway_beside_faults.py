@@ -15,10 +15,11 @@ import pytest
 from integration.broker_faults import add_partitions, pass_leadership_on, wait_for_replicas
 from integration.gateway_readers import GatewayReader, LibrdkafkaReader, all_readers
 from integration.remote_servers import RemoteServers, store_is_gone
+from integration.transactional_load import TransactionalProducer
 from servers.kafka_programs import KafkaPrograms
 from support.gateways import running_gateway
 from support.kafka_clients import CODECS
-from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveSite, TransactionalProducer, wait_for
+from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveSite, wait_for
 from tiered_storage_airflow.demo_cluster.brokers import NODES, free_first_port
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place
 from tiered_storage_airflow.demo_cluster.load import LoadProducer

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from integration.java_consumer import consume_with_java, java_lines
+from integration.kafka_log.closed_files import closed_files
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
-from support.files import closed_files
 from support.kafka_clients import Isolation, send
 from support.local_logs import read_all
 from support.records import FIRST_TIMESTAMP, varied_records

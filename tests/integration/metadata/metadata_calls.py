@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from sqlalchemy import Connection, MetaData, select
+from sqlalchemy import Connection, MetaData
 
 from support.metadata_stores import (
     DELETED,
@@ -17,6 +17,7 @@ from support.metadata_stores import (
     a_segment,
     a_step,
     add_and_bring_to,
+    dump,
 )
 from tiered_storage.clock import BootTime
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -81,14 +82,6 @@ def fill(store: SqlMetadataStore) -> Filled:
     store.identity.bind_store("the UUID of a store")
     store.clock_readings.record(ClockReading(BootTime("a start", 10), 4_000, 3_000))
     return filled
-
-
-def dump(connection: Connection, tables: MetaData) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the rows of `tables` by name, in a fixed order."""
-    return {
-        table.name: [tuple(row) for row in connection.execute(select(table).order_by(*table.columns))]
-        for table in tables.sorted_tables
-    }
 
 
 def dump_all(connection: Connection) -> dict[str, list[tuple[Any, ...]]]:

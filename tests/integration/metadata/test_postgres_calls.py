@@ -13,10 +13,11 @@ from unittest import mock
 import pytest
 from sqlalchemy import insert, text
 
-from integration.metadata.metadata_calls import READS, WRITES, Call, Filled, dump, fill, methods_of_the_border
+from integration.metadata.metadata_calls import READS, WRITES, Call, Filled, fill, methods_of_the_border
 from servers.postgres import server_crashes_at, the_server
 from servers.postgres_proxy import PostgresProxy, proxy
-from support.metadata_stores import ManualClock
+from support.clocks import ManualClock
+from support.metadata_stores import dump
 from tiered_storage.errors import InvalidTransitionError, MetadataUnavailableError, RemoteMetadataError
 from tiered_storage.remote_log.metadata.sql import generation
 from tiered_storage.remote_log.metadata.sql.database.postgres_database import PostgresDatabase

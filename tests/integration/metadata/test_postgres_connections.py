@@ -16,7 +16,7 @@ from sqlalchemy import Connection, make_url, text
 
 from servers.postgres import PASSWORD, USER, postgres_url, the_server
 from servers.postgres_proxy import proxy, refusing_server
-from support.metadata_stores import ManualClock
+from support.clocks import ManualClock
 from tiered_storage.errors import MetadataUnavailableError, RemoteMetadataError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.sql.database import postgres_connections

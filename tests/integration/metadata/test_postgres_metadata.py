@@ -13,6 +13,12 @@ import pytest
 from sqlalchemy import text
 
 from integration.metadata.metadata_calls import READS, WRITES, fill
+from integration.metadata.metadata_processes import (
+    acquire_at_once,
+    acquire_in_turns,
+    open_fresh_stores,
+    write_segments_at_once,
+)
 from servers.postgres import (
     PASSWORD,
     PUBLIC_FIRST,
@@ -24,14 +30,9 @@ from servers.postgres import (
     server_crashes_at,
     the_server,
 )
-from support.metadata_processes import (
-    acquire_at_once,
-    acquire_in_turns,
-    in_processes,
-    open_fresh_stores,
-    write_segments_at_once,
-)
-from support.metadata_stores import FINISHED, ORDERS_0, ManualClock, a_segment, a_step
+from support.clocks import ManualClock
+from support.metadata_stores import FINISHED, ORDERS_0, a_segment, a_step
+from support.processes import in_processes
 from tiered_storage.errors import (
     ConfigurationError,
     LeaseHeldError,

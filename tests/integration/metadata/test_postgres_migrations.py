@@ -15,9 +15,10 @@ from sqlalchemy import Connection, MetaData, insert, inspect, select
 
 from integration.metadata.metadata_calls import dump_all, fill
 from servers.postgres import postgres_url, the_server
+from support.clocks import ManualClock
 from support.command_line import mentions
-from support.metadata_processes import PATIENCE_SECONDS, in_processes
-from support.metadata_stores import ORDERS_0, ManualClock, sqlite_store
+from support.metadata_stores import ORDERS_0, sqlite_store
+from support.processes import PATIENCE_SECONDS, in_processes
 from tiered_storage.errors import RemoteMetadataError
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
 from tiered_storage.remote_log.metadata.sql.database.postgres_database import PostgresDatabase, open_postgres

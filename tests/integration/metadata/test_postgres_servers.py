@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from integration.metadata.metadata_calls import dump, fill
+from integration.metadata.metadata_calls import fill
 from servers.postgres import PASSWORD, USER, PostgresServer, the_server
+from support.clocks import ManualClock
 from support.command_line import mentions
 from support.examinations import examined
-from support.metadata_stores import FINISHED, ORDERS_0, ManualClock, a_segment, a_step
+from support.metadata_stores import FINISHED, ORDERS_0, a_segment, a_step, dump
 from support.remote_logs import a_remote_log
 from support.small_disks import fill as fill_disk
 from support.small_disks import make_room, small_disk

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from support.metadata_processes import acquire_at_once, acquire_in_turns, in_processes, open_fresh_stores
-from support.metadata_stores import ORDERS_0, ManualClock, sqlite_store, sqlite_url
+from integration.metadata.metadata_processes import acquire_at_once, acquire_in_turns, open_fresh_stores
+from support.clocks import ManualClock
+from support.metadata_stores import ORDERS_0, sqlite_store, sqlite_url
+from support.processes import in_processes
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 
 

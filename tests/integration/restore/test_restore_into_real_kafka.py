@@ -9,8 +9,8 @@ import pytest
 
 from crashes.crash_points import Crash, CrashPoint
 from crashes.programs import Programs, ProgramServer
+from crashes.shared_clock import SharedClock
 from servers.real_kafka import RealKafka
-from support.clocks import SharedClock
 from support.command_line import CommandResult, mentions, run_on
 from support.records import varied_records
 from support.remote_logs import (

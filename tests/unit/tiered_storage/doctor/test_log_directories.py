@@ -7,7 +7,7 @@ import pytest
 
 from support.command_line import run_on
 from support.examinations import examined
-from support.metadata_processes import as_nobody
+from support.processes import as_nobody
 from support.remote_logs import a_remote_log, flip_bit, topic_id
 from tiered_storage.doctor import log_directories
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from support.clocks import ManualClock
 from support.command_line import mentions
 from support.examinations import JAVA_IS_ELSEWHERE, everything_in, examined
-from support.metadata_stores import ManualClock
 from support.remote_logs import a_copied_remote_log, a_remote_log
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor import object_stores

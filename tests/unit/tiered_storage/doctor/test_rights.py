@@ -10,7 +10,7 @@ import pytest
 
 from support.command_line import mentions
 from support.examinations import Examination, everything_in, examined
-from support.metadata_processes import NOBODY, as_nobody
+from support.processes import NOBODY, as_nobody
 from support.remote_logs import RemoteLogFiles, a_copied_remote_log
 from support.small_disks import fill, make_room, small_disk
 

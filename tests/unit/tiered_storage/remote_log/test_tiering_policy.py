@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import ManualClock, sqlite_store
+from support.clocks import ManualClock
+from support.metadata_stores import sqlite_store
 from support.remote_logs import ORDERS_0
 from tiered_storage.errors import ConfigurationError, UnsupportedTopicError
 from tiered_storage.kafka_wire.topic_configs import TopicConfigs

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.metric_receivers import StatsdListener
+from support.scraping import StatsdListener
 from tiered_storage.remote_log.metrics.partition_metrics import BrokerRetention, CopyLag, OffsetRule, TopicMetrics
 from tiered_storage_airflow.runs.stats import count, emit_metrics
 from unit.built_metrics import partition_metrics

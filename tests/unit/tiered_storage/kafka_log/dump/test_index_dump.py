@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from support.records import batches_of
-from support.transactions import OTHER_BEGINS_LATER, OTHER_BEGINS_LATER_INDEX
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
+from unit.tiered_storage.follower_fetches import OTHER_BEGINS_LATER, OTHER_BEGINS_LATER_INDEX
 from unit.tiered_storage.kafka_log.dump.dumps import dumped, problems, rows
 
 BASE = 100

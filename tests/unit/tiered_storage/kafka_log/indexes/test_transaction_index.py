@@ -6,12 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.transactions import (
-    BEGINS_AGAIN_INDEX,
-    BEGUN_AGAIN_ABORT,
-    BEGUN_AGAIN_ABORTED_INDEX,
-    OTHER_BEGINS_LATER_INDEX,
-)
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.indexes.transaction_index import (
     ENTRY_BYTES,
@@ -23,6 +17,12 @@ from tiered_storage.kafka_log.indexes.transaction_index import (
 )
 from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.records.batch_table import BatchTable
+from unit.tiered_storage.follower_fetches import (
+    BEGINS_AGAIN_INDEX,
+    BEGUN_AGAIN_ABORT,
+    BEGUN_AGAIN_ABORTED_INDEX,
+    OTHER_BEGINS_LATER_INDEX,
+)
 
 BY_HAND = bytes.fromhex("0000 00000000000003e8 0000000000000005 0000000000000014 0000000000000007")
 

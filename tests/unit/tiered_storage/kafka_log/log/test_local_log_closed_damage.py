@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from support.local_logs import NOW, SMALL_SEGMENTS, create, many_segments, records
+from support.local_logs import NOW, create, records
 from support.transactions import ABORT, COMMIT, data
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -21,6 +21,7 @@ from tiered_storage.kafka_log.records.control_record import ControlRecordType
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from unit.tiered_storage.kafka_log.log.small_logs import SMALL_SEGMENTS, many_segments
 
 SIZE = len(data(0, 1, 0))
 

@@ -11,13 +11,14 @@ from unittest.mock import Mock
 import pytest
 
 from support.files import files_in
-from support.local_logs import NOW, SMALL_SEGMENTS, create, many_segments, read_all
-from support.simulated_crashes import Files, crash_states, lay_out
+from support.local_logs import NOW, create, read_all
 from support.transactions import data
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
 from tiered_storage.kafka_log.records.record import Record
+from unit.tiered_storage.kafka_log.log.crash_states import Files, crash_states, lay_out
+from unit.tiered_storage.kafka_log.log.small_logs import SMALL_SEGMENTS, many_segments
 
 Known = tuple[int, int, list[Record], tuple[EpochEntry, ...], tuple[ProducerSnapshotEntry, ...]]
 

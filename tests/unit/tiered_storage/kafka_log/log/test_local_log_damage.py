@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fuzz.survivors import check_what_is_read_of_a_broken_segment, segment_content, survivors
 from support.command_line import mentions
 from support.files import files_in
-from support.local_logs import NOW, SMALL_SEGMENTS, create, many_segments, records
+from support.local_logs import NOW, create, records
 from support.records import USUAL_EXAMPLES
 from support.transactions import next_offset
 from tiered_storage.errors import (
@@ -28,6 +28,7 @@ from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
 from tiered_storage.kafka_log.records.segment_scan import scan_segment
+from unit.tiered_storage.kafka_log.log.small_logs import SMALL_SEGMENTS, many_segments
 
 
 @pytest.mark.parametrize("recovery_point", [None, 0])

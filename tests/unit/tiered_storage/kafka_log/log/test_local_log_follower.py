@@ -5,17 +5,7 @@ from pathlib import Path
 import pytest
 
 from support.local_logs import NOW, create, records
-from support.transactions import (
-    ABORT,
-    BEGINS_AGAIN,
-    BEGINS_AGAIN_INDEX,
-    BEGUN_AGAIN_ABORT,
-    BEGUN_AGAIN_ABORTED,
-    BEGUN_AGAIN_ABORTED_INDEX,
-    committed_offsets,
-    data,
-    marker,
-)
+from support.transactions import ABORT, committed_offsets, data, marker
 from tiered_storage.errors import ConfigurationError, CorruptRecordError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
@@ -23,6 +13,13 @@ from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.records.record_batch import encode_empty_batch
+from unit.tiered_storage.follower_fetches import (
+    BEGINS_AGAIN,
+    BEGINS_AGAIN_INDEX,
+    BEGUN_AGAIN_ABORT,
+    BEGUN_AGAIN_ABORTED,
+    BEGUN_AGAIN_ABORTED_INDEX,
+)
 
 
 def test_batches_of_a_leader_are_kept_byte_for_byte(tmp_path: Path) -> None:

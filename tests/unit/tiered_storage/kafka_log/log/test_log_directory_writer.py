@@ -8,7 +8,6 @@ import pytest
 
 from support.files import files_in
 from support.local_logs import NOW, TOPIC_ID, read_all, records
-from support.simulated_crashes import crash_states
 from tiered_storage.errors import (
     CorruptIndexError,
     CorruptRecordError,
@@ -28,6 +27,7 @@ from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
+from unit.tiered_storage.kafka_log.log.crash_states import crash_states
 
 DIRECTORY_ID = "J8AJkMIyTFyv6dWLTSGUwA"
 

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
+from support.clocks import ManualClock
 from support.command_line import mentions
-from support.metadata_stores import ManualClock, a_step
+from support.metadata_stores import a_step
 from support.remote_logs import (
     ENABLED,
     NOW,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import ManualClock
+from support.clocks import ManualClock
 from support.remote_logs import (
     ORDERS_0,
     RemoteLogFiles,

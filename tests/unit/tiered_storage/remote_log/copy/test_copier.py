@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support.clocks import ManualClock
 from support.command_line import mentions
-from support.metadata_stores import ManualClock
 from support.remote_logs import (
     BATCH_BYTES,
     NOW,

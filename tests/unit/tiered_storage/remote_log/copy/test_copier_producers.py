@@ -14,22 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden.logs import GoldenLogs
+from support.clocks import ManualClock
 from support.command_line import mentions
 from support.local_logs import NOW, TOPIC_ID
-from support.metadata_stores import ManualClock
 from support.records import USUAL_EXAMPLES
 from support.remote_logs import ORDERS_0, flip_bit, location_of, unsynced
-from support.transactions import (
-    ABORT,
-    BEGINS_AGAIN,
-    BEGINS_AGAIN_INDEX,
-    BEGUN_AGAIN_ABORT,
-    BEGUN_AGAIN_ABORTED,
-    BEGUN_AGAIN_ABORTED_INDEX,
-    COMMIT,
-    data,
-    marker,
-)
+from support.transactions import ABORT, COMMIT, data, marker
 from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -53,6 +43,13 @@ from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLog
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from unit.tiered_storage.follower_fetches import (
+    BEGINS_AGAIN,
+    BEGINS_AGAIN_INDEX,
+    BEGUN_AGAIN_ABORT,
+    BEGUN_AGAIN_ABORTED,
+    BEGUN_AGAIN_ABORTED_INDEX,
+)
 
 CLOCK = ManualClock(NOW + 5)
 SIZES = CopySizes(window=300, index_interval=150, remote_index_chunk=400)

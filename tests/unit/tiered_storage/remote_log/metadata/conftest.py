@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import ManualClock, sqlite_store
+from support.clocks import ManualClock
+from support.metadata_stores import sqlite_store
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import ManualClock, sqlite_store, sqlite_url
+from support.clocks import ManualClock
+from support.metadata_stores import sqlite_store, sqlite_url
 from tiered_storage.errors import MetadataCorruptError, StoreMismatchError
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from support.clocks import ManualClock
 from support.metadata_stores import (
     DELETED,
     DELETING,
@@ -21,7 +22,6 @@ from support.metadata_stores import (
     ORDERS_0,
     ORDERS_1,
     STARTED,
-    ManualClock,
     a_segment,
     a_step,
     sqlite_store,

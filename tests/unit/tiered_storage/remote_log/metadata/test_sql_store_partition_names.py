@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import ORDERS_0, ORDERS_1, ManualClock, sqlite_store
+from support.clocks import ManualClock
+from support.metadata_stores import ORDERS_0, ORDERS_1, sqlite_store
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore

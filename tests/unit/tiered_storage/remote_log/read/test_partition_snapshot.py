@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support.clocks import FakeTime
 from support.remote_logs import ORDERS_0, a_remote_log, begin, carry_out, partition_of
-from support.storages import FakeTime
 from tiered_storage.errors import MetadataUnavailableError, ReadTimedOutError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.coverage import Coverage

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from support.clocks import ManualClock
 from support.command_line import mentions, run_on
-from support.metadata_stores import ManualClock
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from support.clocks import ManualClock
 from support.command_line import mentions, run_on
-from support.metadata_stores import ManualClock, a_segment, a_step
+from support.metadata_stores import a_segment, a_step
 from support.remote_logs import (
     ORDERS_0,
     RemoteLogFiles,

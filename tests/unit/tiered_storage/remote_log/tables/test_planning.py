@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import ManualClock, a_step
+from support.clocks import ManualClock
+from support.metadata_stores import a_step
 from support.remote_logs import (
     LOG_CONFIG,
     NOW,

@@ -9,15 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import (
-    FINISHED,
-    ORDERS_0,
-    ManualClock,
-    a_segment,
-    a_step,
-    add_and_bring_to,
-    sqlite_store,
-)
+from support.clocks import ManualClock
+from support.metadata_stores import FINISHED, ORDERS_0, a_segment, a_step, add_and_bring_to, sqlite_store
 from tiered_storage.errors import ConfigurationError, LeaseLostError, MetadataCorruptError, MetadataUnavailableError
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 

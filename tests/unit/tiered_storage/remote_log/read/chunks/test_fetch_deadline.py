@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from tenacity.wait import wait_exponential
 
-from support.storages import FakeTime
+from support.clocks import FakeTime
 from tiered_storage.errors import (
     ReaderBusyError,
     ReadTimedOutError,

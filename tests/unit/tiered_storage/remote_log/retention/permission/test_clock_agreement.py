@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from support.clocks import stamped
+from support.clocks import ManualClock, stamped
 from support.command_line import mentions
-from support.metadata_stores import ManualClock
 from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remote_log, states_of
 from tiered_storage.errors import DeletionRefusedError, RemoteStorageFullError
 from tiered_storage.remote_log.manager import RemoteLogManager

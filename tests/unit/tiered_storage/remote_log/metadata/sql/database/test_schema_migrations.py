@@ -17,8 +17,9 @@ from sqlalchemy import create_engine, inspect
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
+from support.clocks import ManualClock
 from support.command_line import mentions
-from support.metadata_stores import ORDERS_0, ManualClock, sqlite_store
+from support.metadata_stores import ORDERS_0, sqlite_store
 from tiered_storage.errors import MetadataCorruptError, RemoteMetadataError
 from tiered_storage.remote_log.metadata.sql.database.schema import (
     DROPPED_TABLES,

@@ -10,16 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from support.metadata_processes import as_nobody
-from support.metadata_stores import (
-    FINISHED,
-    ORDERS_0,
-    ManualClock,
-    a_segment,
-    add_and_bring_to,
-    sqlite_store,
-    sqlite_url,
-)
+from support.clocks import ManualClock
+from support.metadata_stores import FINISHED, ORDERS_0, a_segment, add_and_bring_to, sqlite_store, sqlite_url
+from support.processes import as_nobody
 from tiered_storage.errors import (
     ConfigurationError,
     MetadataCorruptError,

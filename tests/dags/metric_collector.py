@@ -1,36 +1,13 @@
-"""What receives metrics of Airflow in tests: a StatsD listener on UDP, and an OpenTelemetry collector on HTTP."""
+"""An OpenTelemetry collector on HTTP, which receives Airflow's metrics."""
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-
-
-class StatsdListener:
-    """Receives lines such as `airflow.name:3|g`, until it is closed."""
-
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind(("127.0.0.1", 0))
-        self._socket.settimeout(5)
-        self.port = int(self._socket.getsockname()[1])
-
-    def received_until(self, last: str) -> dict[str, str]:
-        """Return the last value of each metric, up to the first line of the metric `last`."""
-        found: dict[str, str] = {}
-        while last not in found:
-            for line in self._socket.recv(65_536).decode().splitlines():
-                name, _, value = line.partition(":")
-                found[name] = value
-        return found
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 class OpenTelemetryCollector:
