@@ -32,7 +32,7 @@ GOAL_LOCAL = 0.85
 GOAL_PRODUCE = 1.6
 
 
-def read_rate(servers: str, ends: list[int]) -> float:
+def read_rate(servers: str, ends: dict[int, int]) -> float:
     """Read all partitions of READ from offset 0 to `ends` (exclusive) by librdkafka.
 
     Return bytes of values a second, from the first record on.
@@ -52,7 +52,7 @@ def read_rate(servers: str, ends: list[int]) -> float:
     )
     consumer.assign([TopicPartition(READ, number, 0) for number in range(len(ends))])
     seen, size, begun = 0, 0, 0.0
-    while seen < sum(ends):
+    while seen < sum(ends.values()):
         messages = consumer.consume(10_000, 1.0)
         begun = begun or (time.perf_counter() if messages else 0.0)
         for message in messages:
@@ -97,8 +97,8 @@ def main() -> int:
     rates: dict[str, list[float]] = {"direct": [], "local": [], "remote": []}
     latencies: dict[str, list[float]] = {"direct": [], "through": []}
     with one_broker(given.directory, "gateway-") as (root, kafka):
-        from support.gateways import copied_and_trimmed, remote_end, running_gateway  # noqa: PLC0415
-        from support.live_sites import LiveSite  # noqa: PLC0415 - the path to it is made by one_broker
+        from support.gateways import copied_and_trimmed, running_gateway  # noqa: PLC0415
+        from support.live_sites import LiveSite, remote_ends  # noqa: PLC0415 - the path to it is made by one_broker
 
         site = LiveSite(kafka, root, (READ,), {"gateway.port": free_first_port([1])})
         kafka.client.create_topic(READ, PARTITIONS, {"segment.bytes": str(SEGMENT_BYTES)})
@@ -106,8 +106,8 @@ def main() -> int:
         produce(kafka.bootstrap_servers, given.megabytes << 20, READ)
         while site.copied("--topics", READ):
             pass
-        ends = [remote_end(site, READ, number) for number in range(PARTITIONS)]
-        with running_gateway(site.config, site.properties["gateway.port"]) as gateway:
+        ends = remote_ends(site, READ)
+        with running_gateway(site.config, site.settings["gateway.port"]) as gateway:
             for _ in range(given.rounds):
                 rates["direct"].append(read_rate(kafka.bootstrap_servers, ends))
                 rates["local"].append(read_rate(gateway.bootstrap_servers, ends))
@@ -134,7 +134,7 @@ def show(rates: Mapping[str, Sequence[float]]) -> None:
         print(f"  {name}, MB/s of each round: {' '.join(f'{each / 1e6:.0f}' for each in found)}")
 
 
-def _remote(gateway: RunningGateway, ends: list[int], rounds: int) -> list[float]:
+def _remote(gateway: RunningGateway, ends: dict[int, int], rounds: int) -> list[float]:
     return [read_rate(gateway.bootstrap_servers, ends) for _ in range(rounds)]
 
 

@@ -74,8 +74,8 @@ def main() -> int:
         # The jar of LocalTieredStorage has settings by which every program with it logs to a file in its directory.
         running.enter_context(chdir(root))
         from servers.tiering_kafka import local_tiering_kafka  # noqa: PLC0415 - the path to it is made by one_broker
-        from support.gateways import copied_and_trimmed, remote_end, running_gateway  # noqa: PLC0415 - as above
-        from support.live_sites import LiveSite  # noqa: PLC0415 - as above
+        from support.gateways import copied_and_trimmed, running_gateway  # noqa: PLC0415 - as above
+        from support.live_sites import LiveSite, remote_ends  # noqa: PLC0415 - as above
 
         peer = local_tiering_kafka(kafka.programs, root / "tiering", PROJECT_ROOT / ".state")
         tiering = running.enter_context(peer)
@@ -86,19 +86,20 @@ def main() -> int:
         site = LiveSite(kafka, root, (READ,), {"gateway.port": free_first_port([1])})
         while site.copied("--topics", READ):
             pass
-        ends = [min(remote_end(site, READ, number), tiered[number]) for number in range(PARTITIONS)]
-        gateway = running.enter_context(running_gateway(site.config, site.properties["gateway.port"]))
+        copied = remote_ends(site, READ)
+        ends = {number: min(copied[number], tiered[number]) for number in range(PARTITIONS)}
+        gateway = running.enter_context(running_gateway(site.config, site.settings["gateway.port"]))
         # The broker compiles what it runs often.
-        java_rate(kafka, kafka.bootstrap_servers, sum(ends))
+        java_rate(kafka, kafka.bootstrap_servers, sum(ends.values()))
         for _ in range(given.rounds):
-            note("Java, direct local", java_rate(kafka, kafka.bootstrap_servers, sum(ends)))
-            note("Java, local through the gateway", java_rate(kafka, gateway.bootstrap_servers, sum(ends)))
+            note("Java, direct local", java_rate(kafka, kafka.bootstrap_servers, sum(ends.values())))
+            note("Java, local through the gateway", java_rate(kafka, gateway.bootstrap_servers, sum(ends.values())))
         for number in range(PARTITIONS):
             copied_and_trimmed(site, READ, number)
-        java_rate(kafka, tiering.bootstrap_servers, sum(ends))
+        java_rate(kafka, tiering.bootstrap_servers, sum(ends.values()))
         for _ in range(given.rounds):
-            note("Java, remote through the gateway", java_rate(kafka, gateway.bootstrap_servers, sum(ends)))
-            note("Java, remote from Kafka's tiering", java_rate(kafka, tiering.bootstrap_servers, sum(ends)))
+            note("Java, remote through the gateway", java_rate(kafka, gateway.bootstrap_servers, sum(ends.values())))
+            note("Java, remote from Kafka's tiering", java_rate(kafka, tiering.bootstrap_servers, sum(ends.values())))
             note("librdkafka, remote through the gateway", read_rate(gateway.bootstrap_servers, ends))
             note("librdkafka, remote from Kafka's tiering", read_rate(tiering.bootstrap_servers, ends))
     show(rates)

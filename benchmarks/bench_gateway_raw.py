@@ -109,7 +109,7 @@ def s3_site(site: LiveSite, root: Path) -> Iterator[LiveSite]:
             "gateway.port": free_first_port([1]),
         }
         (root / "s3").mkdir()
-        yield replace(site, root=root / "s3", properties={**site.properties, **store})
+        yield replace(site, root=root / "s3", settings={**site.settings, **store})
 
 
 def main() -> int:
@@ -121,21 +121,21 @@ def main() -> int:
     rates: dict[str, list[float]] = {"direct": [], "two": [], "s3": [], "reader": []}
     with ExitStack() as running:
         root, kafka = running.enter_context(one_broker(given.directory, "gateway-raw-"))
-        from support.gateways import copied_and_trimmed, remote_end, running_gateway  # noqa: PLC0415
-        from support.live_sites import LiveSite  # noqa: PLC0415 - the path to it is made by one_broker
+        from support.gateways import copied_and_trimmed, running_gateway  # noqa: PLC0415
+        from support.live_sites import LiveSite, remote_ends  # noqa: PLC0415 - the path to it is made by one_broker
 
         site = LiveSite(kafka, root, (READ,), {"gateway.port": free_first_port([1])})
         # Another gateway of the same remote log.
         (root / "second").mkdir()
         shared = {"state.directory": str(root / "state"), "gateway.port": free_first_port([1])}
-        second = replace(site, root=root / "second", properties=shared)
+        second = replace(site, root=root / "second", settings=shared)
         on_s3 = running.enter_context(s3_site(site, root))
         kafka.client.create_topic(READ, PARTITIONS, {"segment.bytes": str(SEGMENT_BYTES)})
         produce(kafka.bootstrap_servers, given.megabytes << 20, READ)
         for each in (site, on_s3):
             while each.copied("--topics", READ):
                 pass
-        ends = {number: remote_end(on_s3, READ, number) for number in range(PARTITIONS)}
+        ends = remote_ends(on_s3, READ)
         halves = [{number: ends[number] for number in ends if number % 2 == half} for half in range(2)]
         pool = running.enter_context(ProcessPoolExecutor(2, get_context("spawn")))
         # The processes start, and the broker compiles what it runs often.
@@ -146,12 +146,12 @@ def main() -> int:
             copied_and_trimmed(site, READ, number)
         with ExitStack() as both:
             two = [
-                both.enter_context(running_gateway(each.config, each.properties["gateway.port"])).bootstrap_servers
+                both.enter_context(running_gateway(each.config, each.settings["gateway.port"])).bootstrap_servers
                 for each in (site, second)
             ]
             for _ in range(given.rounds):
                 rates["two"].append(rate_of(pool, two, halves))
-        with running_gateway(on_s3.config, on_s3.properties["gateway.port"]) as gateway:
+        with running_gateway(on_s3.config, on_s3.settings["gateway.port"]) as gateway:
             for _ in range(given.rounds):
                 rates["s3"].append(rate_of(pool, [gateway.bootstrap_servers], [ends]))
                 rates["reader"].append(pool.submit(reader_rate, on_s3.config, ends).result())

@@ -12,7 +12,8 @@ import pytest
 from crashes.crash_points import Crash, CrashPoint
 from crashes.programs import Programs, ProgramServer
 from servers.kafka_programs import KafkaPrograms
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, part_of, producer, rows_of, wait_for
+from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveCluster, part_of, producer, rows_of
+from support.waiting import wait_for
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, read_remote
 
@@ -52,7 +53,7 @@ def programs(program_server: ProgramServer, tmp_path: Path) -> Iterator[Programs
         yield programs
 
 
-def kill_beside_copies(programs: Programs, site: LiveSite, command: str, crash: Crash) -> None:
+def kill_beside_copies(programs: Programs, site: LiveCluster, command: str, crash: Crash) -> None:
     """Start `command` until it is killed at `crash`: a run with too little to do, or without a lease, ends before."""
     codes: list[int] = []
 
@@ -63,12 +64,12 @@ def kill_beside_copies(programs: Programs, site: LiveSite, command: str, crash: 
     wait_for(is_killed, lambda: f"{command} never got to the point {crash}: {codes}")
 
 
-def finish(site: LiveSite, command: str) -> None:
+def finish(site: LiveCluster, command: str) -> None:
     """Run `command` until it succeeds: the killed one may hold leases for some seconds."""
     wait_for(lambda: site.run(command).exit_code == 0, lambda: str(site.run(command)))
 
 
-def read_through(site: LiveSite) -> None:
+def read_through(site: LiveCluster) -> None:
     """Read all that is remote: no offset from the log start to the remote end is missing."""
     ends = site.remote_ends()
     with site.open() as remote_log:
@@ -80,7 +81,7 @@ def read_through(site: LiveSite) -> None:
         assert start + len(offsets) >= ends[number]
 
 
-def all_are_remote(site: LiveSite, starts: Mapping[int, int]) -> bool:
+def all_are_remote(site: LiveCluster, starts: Mapping[int, int]) -> bool:
     """Whether of each partition more is remote than what lies below `starts`."""
     ends = site.remote_ends()
     return len(ends) == len(starts) and all(end > starts[number] for number, end in ends.items())
@@ -89,7 +90,7 @@ def all_are_remote(site: LiveSite, starts: Mapping[int, int]) -> bool:
 def test_the_next_trim_finishes_a_killed_one(brokers: BrokerCluster, programs: Programs, tmp_path: Path) -> None:
     topic, ledger = "killed-trims", Ledger(tmp_path / "ledger.csv")
     brokers.create_topic(topic, 3, SMALL_SEGMENTS)
-    site = LiveSite(brokers, tmp_path, (topic,), {"topics": {topic: TRIMMED}}).write()
+    site = LiveCluster(brokers, tmp_path, (topic,), {"topics": {topic: TRIMMED}}).write()
     with CopyLoop(site) as copies, producer(site, topic, ledger):
         for crash in TRIM_CRASHES:
             before = site.log_starts(topic)
@@ -112,7 +113,7 @@ def test_the_next_trim_finishes_a_killed_one(brokers: BrokerCluster, programs: P
 def test_the_next_expiry_finishes_a_killed_one(brokers: BrokerCluster, programs: Programs, tmp_path: Path) -> None:
     topic, ledger = "killed-expiries", Ledger(tmp_path / "ledger.csv")
     brokers.create_topic(topic, 3, SMALL_SEGMENTS)
-    site = LiveSite(brokers, tmp_path, (topic,), {"topics": {topic: EXPIRED}}).write()
+    site = LiveCluster(brokers, tmp_path, (topic,), {"topics": {topic: EXPIRED}}).write()
     with CopyLoop(site) as copies, producer(site, topic, ledger):
         for crash in EXPIRY_CRASHES:
             copies.wait_for_segments(3)

@@ -9,7 +9,8 @@ import pytest
 from crashes.airflow_parts import STORAGE, HaltingAirflow, halting_airflow
 from crashes.crash_points import CrashPoint
 from servers.kafka_programs import KafkaPrograms
-from support.live_cluster import SMALL_SEGMENTS, LiveSite, producer, wait_for
+from support.live_cluster import SMALL_SEGMENTS, LiveCluster, producer
+from support.waiting import wait_for
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
 
@@ -38,7 +39,7 @@ def test_killed_schedulers_and_killed_leaders_lose_and_double_nothing(
             "scheduled.deletion.enable": True,
             "remote.log.storage.manager.class.name": STORAGE,
         }
-        site = LiveSite(brokers, tmp_path, (TOPIC,), settings).write()
+        site = LiveCluster(brokers, tmp_path, (TOPIC,), settings).write()
         with halting_airflow(HaltingAirflow, tmp_path, site.config, tuple(SCHEDULES), SCHEDULES) as airflow:
             with producer(site, TOPIC, ledger):
                 wait_for_trims(site)
@@ -58,7 +59,7 @@ def test_killed_schedulers_and_killed_leaders_lose_and_double_nothing(
             assert counts.remote > counts.local
 
 
-def wait_for_trims(site: LiveSite) -> None:
+def wait_for_trims(site: LiveCluster) -> None:
     """Wait until scheduled runs have copied something of each partition, and trimmed it at the brokers."""
     before = site.log_starts(TOPIC)
     wait_for(
@@ -68,7 +69,7 @@ def wait_for_trims(site: LiveSite) -> None:
     )
 
 
-def has_caught_up(site: LiveSite) -> bool:
+def has_caught_up(site: LiveCluster) -> bool:
     """Whether scheduled runs have left nothing to copy and nothing to trim."""
     planned = site.run("plan", "--json")
     return (planned.exit_code, planned.rows) == (0, []) and site.log_starts(TOPIC) == site.remote_ends()

@@ -14,7 +14,6 @@ compacted                what compaction leaves: gaps, empty batches, delete hor
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from golden.aiokafka_clients import produce_batch
 from golden.framings import FRAMINGS, Framing, batch_in
 from servers.real_kafka import RealKafka
 from support.kafka_clients import CODECS, Codec, RealKafkaClient, send
+from support.waiting import wait_for
 from tiered_storage.errors import CorruptLogError
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT, DELETE_HORIZON_BIT
@@ -219,21 +219,13 @@ def _write_compacted(client: RealKafkaClient, directory: Path, scale: int) -> No
         send(second, topic, 0, _keyed(f"some-{round_}-{{}}", 3, 5, timestamp=FIRST_TIMESTAMP + 3000, value=None))
     # What is in the active segment is never compacted.
     send(second, topic, 0, _keyed("last-{}", 0, 30))
-    _wait_until_compacted(directory)
+    wait_for(lambda: _is_compacted(directory), lambda: f"{directory} was not compacted", _COMPACTION_SECONDS)
 
 
 def _keyed(
     key: str, start: int, stop: int, *, timestamp: int = FIRST_TIMESTAMP, value: bytes | None = b"value " * 5
 ) -> list[Record]:
     return [Record(0, timestamp + i, key.format(i).encode(), value) for i in range(start, stop)]
-
-
-def _wait_until_compacted(directory: Path) -> None:
-    end = time.monotonic() + _COMPACTION_SECONDS
-    while not _is_compacted(directory):
-        if time.monotonic() > end:
-            raise TimeoutError(f"{directory} was not compacted in {_COMPACTION_SECONDS} s")
-        time.sleep(0.2)
 
 
 def _is_compacted(directory: Path) -> bool:

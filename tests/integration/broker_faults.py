@@ -11,7 +11,8 @@ from unittest import mock
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # its stubs do not export it
 
-from support.live_cluster import CopyLoop, LiveSite, wait_for
+from support.live_cluster import CopyLoop, LiveCluster
+from support.waiting import wait_for
 from tiered_storage.kafka_log.files.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -93,7 +94,7 @@ def throttle(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:
     quota = ("--alter", "--entity-type", "clients", "--entity-name", CLIENT_ID)
     tool = ("kafka.admin.ConfigCommand", "--bootstrap-server", brokers.bootstrap_servers, *quota)
     # A remote log of its own, which no lease of the other copies holds up.
-    beside = LiveSite(brokers, copies.site.root / "beside", copies.site.topics)
+    beside = LiveCluster(brokers, copies.site.root / "beside", copies.site.topics)
     beside.root.mkdir()
     beside.write()
     with waits_for_quotas() as waits:

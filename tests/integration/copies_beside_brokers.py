@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
@@ -47,13 +46,6 @@ def each_copied(
 def up_to(sent: list[Record], end: int) -> list[Record]:
     """The records up to offset `end`: a busy broker may take a batch that was sent later first."""
     return [one for one in sorted(sent, key=lambda one: one.offset) if one.offset <= end]
-
-
-def until(reached: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not reached():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def leader_of(kafka: RealKafka, topic: str, partition: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from servers.kafka_programs import KafkaPrograms
-from support.live_cluster import LiveSite
+from support.live_cluster import LiveCluster
 from support.object_stores import S3Endpoint
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster, free_ports
 from tiered_storage_airflow.demo_cluster.postgres import PostgresServer
@@ -36,7 +36,9 @@ class RemoteServers:
         """Return the name of the database that has the metadata of `topic`."""
         return topic.replace("-", "_")
 
-    def site(self, root: Path, topic: str, settings: Mapping[str, Any] | None = None, database: str = "") -> LiveSite:
+    def site(
+        self, root: Path, topic: str, settings: Mapping[str, Any] | None = None, database: str = ""
+    ) -> LiveCluster:
         """Return a remote log of `topic` in the bucket, with `settings`; its metadata are at the URL `database`."""
         store = {
             "rsm.config.url": f"s3://{BUCKET}/{topic}",
@@ -49,7 +51,7 @@ class RemoteServers:
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
             "TIERED_STORAGE_RLMM_CONFIG_URL": database or self.postgres.database(self.database(topic)),
         }
-        return LiveSite(self.brokers, root, (topic,), {**store, **(settings or {})}, secrets).write()
+        return LiveCluster(self.brokers, root, (topic,), {**store, **(settings or {})}, secrets).write()
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from itertools import count
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from support.live_cluster import PATIENCE_SECONDS, RATE, LiveSite
+from support.live_cluster import RATE, LiveCluster
+from support.waiting import PATIENCE_SECONDS
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place
 from tiered_storage_airflow.demo_cluster.load import Background
 
@@ -21,13 +22,13 @@ class TransactionalProducer(Background):
     Every third transaction is aborted. The ledger gets the records of a transaction once its commit is acknowledged.
     """
 
-    def __init__(self, site: LiveSite, topic: str, ledger: Ledger) -> None:
+    def __init__(self, site: LiveCluster, topic: str, ledger: Ledger) -> None:
         """Start nothing yet."""
         super().__init__(f"transactions of {topic}")
         self._topic = topic
         self._ledger = ledger
         self._properties = {
-            "bootstrap.servers": site.brokers.bootstrap_servers,
+            "bootstrap.servers": site.kafka.bootstrap_servers,
             "transactional.id": topic,
             "transaction.timeout.ms": 60_000,
             "linger.ms": 5,

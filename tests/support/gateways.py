@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.kafka_clients import CODECS, RealKafkaClient
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, remote_ends
 from support.records import varied_records
+from support.waiting import wait_for
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
-from tiered_storage.remote_log.model import SegmentState
 
 START_SECONDS = 150
 STOP_SECONDS = 60
@@ -56,7 +56,7 @@ def copied_and_trimmed(site: LiveSite, topic: str, partition: int = 0, more: int
     """Copy what is closed, then delete it from the broker, and `more` offsets; return the end of the remote log."""
     while site.copied("--topics", topic):
         pass
-    end = remote_end(site, topic, partition)
+    end = remote_ends(site, topic)[partition]
     site.kafka.client.delete_records(topic, partition, end + more)
     return end
 
@@ -72,18 +72,6 @@ def trimmed_in_every_codec(site: LiveSite, topic: str, each: int = 300) -> list[
     ]
     assert 0 < copied_and_trimmed(site, topic) < len(records)
     return records
-
-
-def remote_end(site: LiveSite, topic: str, partition: int = 0) -> int:
-    """The offset after the last remote one of a partition."""
-    with site.open() as remote_log:
-        return max(
-            segment.end_offset + 1
-            for found in remote_log.context.segments.list_partitions()
-            if (found.topic, found.partition) == (topic, partition)
-            for segment in remote_log.context.segments.list_remote_log_segments(found)
-            if segment.state is SegmentState.COPY_SEGMENT_FINISHED
-        )
 
 
 def fetch_until_answered(
@@ -116,7 +104,8 @@ def running_gateway(config: Path, port: int) -> Iterator[RunningGateway]:
             [_PROGRAM, "gateway", "--config", config], stdin=subprocess.DEVNULL, stdout=written, stderr=written
         )
     try:
-        _wait_until_ready(process, log)
+        wait_for(lambda: _READY in log.read_text() or process.poll() is not None, log.read_text, START_SECONDS)
+        assert process.poll() is None, log.read_text()
         gateway = RunningGateway(port, log, process)
         yield gateway
         if not gateway.killed.is_set():
@@ -126,11 +115,3 @@ def running_gateway(config: Path, port: int) -> Iterator[RunningGateway]:
         if process.poll() is None:
             process.kill()
             process.wait()
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + START_SECONDS
-    while _READY not in log.read_text():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.05)

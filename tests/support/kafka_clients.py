@@ -30,6 +30,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.cimpl import NewTopic
 
+from support.waiting import wait_for
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.records.record import Headers, Record
 
@@ -70,15 +71,6 @@ class RealKafkaClient:
         admin.create_topics([topic], operation_timeout=REQUEST_SECONDS)[name].result(REQUEST_SECONDS)
         return self.topic_id(name)
 
-    def set_topic_config(self, topic: str, config: Mapping[str, str]) -> None:
-        """Change the topic's settings to those of `config`; others stay."""
-        changes = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
-        ]
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
-        admin = self._admin()
-        admin.incremental_alter_configs([resource])[resource].result(REQUEST_SECONDS)
-
     def alter_topic(self, name: str, config: Mapping[str, str]) -> None:
         """Set properties of a topic, and wait until the broker shows them."""
         admin = self._admin()
@@ -87,14 +79,13 @@ class RealKafkaClient:
         ]
         resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
         admin.incremental_alter_configs([resource])[resource].result(REQUEST_SECONDS)
-        deadline = time.monotonic() + REQUEST_SECONDS
         asked = ConfigResource(ConfigResource.Type.TOPIC, name)
-        while time.monotonic() < deadline:
+
+        def is_shown() -> bool:
             shown = admin.describe_configs([asked])[asked].result(REQUEST_SECONDS)
-            if all(shown[key].value == value for key, value in config.items()):
-                return
-            time.sleep(0.1)
-        raise RealKafkaClientError(f"{name}: the broker does not show {dict(config)}")
+            return all(shown[key].value == value for key, value in config.items())
+
+        wait_for(is_shown, lambda: f"{name}: the broker does not show {dict(config)}", REQUEST_SECONDS)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
@@ -114,14 +105,13 @@ class RealKafkaClient:
 
     def elect_preferred(self, topic: str, partition: int = 0) -> None:
         """Have the first replica of a partition lead it, once that is in sync."""
-        admin, deadline = self._admin(), time.monotonic() + REQUEST_SECONDS
-        wanted = TopicPartition(topic, partition)
-        while (error := admin.elect_leaders(ElectionType.PREFERRED, [wanted]).result(REQUEST_SECONDS)[wanted]) and (
-            error.code() != KafkaError.ELECTION_NOT_NEEDED
-        ):
-            if time.monotonic() > deadline:
-                raise RealKafkaClientError(f"{topic}-{partition}: {error}")
-            time.sleep(0.2)
+        admin, wanted = self._admin(), TopicPartition(topic, partition)
+
+        def is_elected() -> bool:
+            error = admin.elect_leaders(ElectionType.PREFERRED, [wanted]).result(REQUEST_SECONDS)[wanted]
+            return error is None or error.code() == KafkaError.ELECTION_NOT_NEEDED
+
+        wait_for(is_elected, lambda: f"{topic}-{partition} elects nobody", REQUEST_SECONDS)
 
     def topic_id(self, name: str) -> str:
         """Return the id of a topic, empty if it has none; one that was made just now the broker may not know yet."""
@@ -195,14 +185,13 @@ class RealKafkaClient:
 
         A producer learns that its transaction ended before the coordinator has written the marker (KIP-98).
         """
-        deadline = time.monotonic() + REQUEST_SECONDS
-        while time.monotonic() < deadline:
+
+        def is_decided() -> bool:
             stable = self._latest(topic, partition, IsolationLevel.READ_COMMITTED)
             wanted = self._latest(topic, partition, IsolationLevel.READ_UNCOMMITTED) if below is None else below
-            if stable >= wanted:
-                return
-            time.sleep(0.02)
-        raise RealKafkaClientError(f"{topic}-{partition}: a transaction is open at offset {stable} of {wanted}")
+            return stable >= wanted
+
+        wait_for(is_decided, lambda: f"{topic}-{partition}: a transaction stays open", REQUEST_SECONDS)
 
     def _latest(self, topic: str, partition: int, isolation: IsolationLevel) -> int:
         admin = self._admin()

@@ -7,26 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-from unittest import mock
 
-import yaml
-
-from support.command_line import CommandResult, run
-from tiered_storage.clock import wall_clock
-from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.metadata import TopicPartition
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
-from tiered_storage.remote_log.context import store_options
+from support.command_line import CommandResult
+from support.live_sites import LiveSite, finished, log_starts
+from support.waiting import PATIENCE_SECONDS, wait_for
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
-from tiered_storage.settings.settings import load_settings
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, RecordCounts, judge, read_local, read_remote
 from tiered_storage_airflow.demo_cluster.load import Background, LoadProducer
@@ -34,7 +27,6 @@ from tiered_storage_airflow.demo_cluster.load import Background, LoadProducer
 SMALL_SEGMENTS = {"internal.segment.bytes": "65536"}
 RATE = 150
 """Records a second, of a kilobyte each: a partition of three closes a segment a second."""
-PATIENCE_SECONDS = 300
 COMMAND_SECONDS = 600
 """Longer than any outage of these tests: a command may wait for its end."""
 LEASE_MS = 5000
@@ -43,14 +35,8 @@ _PROGRAM = Path(sys.executable).with_name("tiered-storage")
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSite:
-    """A remote log of `topics`, below `root`; `settings` and `environment` come on top of what it needs."""
-
-    brokers: BrokerCluster
-    root: Path
-    topics: tuple[str, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
+class LiveCluster(LiveSite[BrokerCluster]):
+    """A remote log beside three brokers, whose settings file stays as it is until `write` is called again."""
 
     @property
     def config(self) -> Path:
@@ -59,17 +45,9 @@ class LiveSite:
 
     def write(self) -> Self:
         """Write the settings file."""
-        given = {
-            "bootstrap.servers": self.brokers.bootstrap_servers,
-            "state.directory": str(self.root / "state"),
-            # Killed copies are cleaned up within seconds.
-            "lease.duration.ms": LEASE_MS,
-            "remote.log.orphan.grace.ms": LEASE_MS,
-            "remote.log.deletion.grace.ms": 0,
-            "topics": {topic: {"remote.storage.enable": True} for topic in self.topics},
-            **self.settings,
-        }
-        self.config.write_text(yaml.safe_dump(given))
+        # Killed copies are cleaned up within seconds.
+        durations = {"lease.duration.ms": LEASE_MS, "remote.log.orphan.grace.ms": LEASE_MS}
+        self.written({**durations, "remote.log.deletion.grace.ms": 0})
         return self
 
     def start(self, *command: object) -> subprocess.Popen[str]:
@@ -83,11 +61,6 @@ class LiveSite:
             text=True,
         )
 
-    def run(self, *command: object) -> CommandResult:
-        """Run it in this process, which has everything loaded."""
-        with mock.patch.dict(os.environ, self.environment):
-            return run(*command, "--config", self.config)
-
     def catch_up(self, *, runs: int = 30) -> None:
         """Copy as the schedule does, until a run finds nothing left to copy and nothing to complain about."""
         for _ in range(runs):
@@ -96,12 +69,6 @@ class LiveSite:
                 return
         raise AssertionError((cleaned, copied))
 
-    def open(self) -> RemoteLogManager:
-        """Open it in this process."""
-        settings = load_settings(self.config, environ=self.environment)
-        options = store_options(settings, self.environment)
-        return RemoteLogManager.open(settings, wall_clock, options, create=True)
-
     def partitions(self) -> list[TopicIdPartition]:
         """Every partition that was ever copied, of each incarnation of a topic."""
         with self.open() as remote_log:
@@ -109,44 +76,32 @@ class LiveSite:
 
     def log_starts(self, topic: str, partitions: int = 3) -> dict[int, int]:
         """Return where the brokers' logs of a topic begin, of the partitions that have a leader."""
-        wanted = {TopicPartition(topic, number): OffsetSpec.EARLIEST for number in range(partitions)}
-        with ClusterClient.by_properties({"bootstrap.servers": self.brokers.bootstrap_servers}) as client:
-            found = client.list_offsets(wanted)
-        return {each.partition: one.offset for each, one in found.items() if isinstance(one, ListedOffset)}
+        return log_starts(self.kafka, topic, range(partitions))
+
+    def snapshots(self) -> dict[int, PartitionSnapshot]:
+        """Return what both tiers hold of each partition."""
+        with self.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+            return {each.partition: reader.snapshot(each) for each in remote_log.context.segments.list_partitions()}
 
     def remote_ends(self) -> dict[int, int]:
         """Return the offset (exclusive) at which the remote log of each partition ends."""
-        with self.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
-            return {
-                each.partition: reader.snapshot(each).remote_end
-                for each in remote_log.context.segments.list_partitions()
-            }
+        return {number: each.remote_end for number, each in self.snapshots().items()}
 
     def remote_starts(self) -> dict[int, int]:
         """Return the log start of each partition that readers see."""
-        with self.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
-            return {
-                each.partition: reader.snapshot(each).log_start_offset
-                for each in remote_log.context.segments.list_partitions()
-            }
+        return {number: each.log_start_offset for number, each in self.snapshots().items()}
 
     def finished(self) -> list[RemoteLogSegmentMetadata]:
         """Return every segment that readers may see."""
         with self.open() as remote_log:
-            return [
-                segment
-                for partition in sorted(remote_log.context.segments.list_partitions())
-                for segment in remote_log.context.segments.list_remote_log_segments(partition)
-                if segment.state is SegmentState.COPY_SEGMENT_FINISHED
-            ]
+            return finished(remote_log, None)
 
     def ensure_exactly_once(self, ledger: Ledger, topic: str, topic_id: str | None = None) -> RecordCounts:
         """Audit everything deeply; see that each acknowledged record of `topic` is in the tiers once, some remote.
 
         Only the incarnation `topic_id` counts, if it is given.
         """
-        audit = self.run("audit", "--deep")
-        assert audit.exit_code == 0, audit.out + audit.err
+        self.audited()
         with self.open() as remote_log:
             chosen = [
                 each
@@ -154,7 +109,7 @@ class LiveSite:
                 if each.topic == topic and topic_id in {None, each.topic_id}
             ]
             remote = read_remote(remote_log, chosen)
-        local = read_local({"bootstrap.servers": self.brokers.bootstrap_servers}, [topic])
+        local = read_local({"bootstrap.servers": self.kafka.bootstrap_servers}, [topic])
         both = remote.keys() & local.keys()
         assert {place: remote[place] for place in both} == {place: local[place] for place in both}
         counts = judge(ledger.acknowledged(), remote, local)[topic]
@@ -168,11 +123,10 @@ class LiveSite:
 
         An unclean election lost some of the acknowledged ones; no other is missing.
         """
-        audit = self.run("audit", "--deep")
-        assert audit.exit_code == 0, audit.out + audit.err
+        self.audited()
         with self.open() as remote_log:
             remote = read_remote(remote_log)
-        local = read_local({"bootstrap.servers": self.brokers.bootstrap_servers}, [topic])
+        local = read_local({"bootstrap.servers": self.kafka.bootstrap_servers}, [topic])
         assert remote.keys() <= local.keys()
         assert {place: local[place] for place in remote} == remote
         counts = judge(ledger.acknowledged(), remote, local)[topic]
@@ -187,7 +141,7 @@ class CopyLoop(Background):
     After each copy it runs the commands `others`, such as retain, in the same way.
     """
 
-    def __init__(self, site: LiveSite, *others: str) -> None:
+    def __init__(self, site: LiveCluster, *others: str) -> None:
         """Start nothing yet."""
         super().__init__("copies")
         self.site = site
@@ -251,10 +205,10 @@ class CopyLoop(Background):
             self._stopped.wait(PAUSE_SECONDS)
 
 
-def producer(site: LiveSite, topic: str, ledger: Ledger, rate: int = RATE, **properties: Any) -> LoadProducer:
+def producer(site: LiveCluster, topic: str, ledger: Ledger, rate: int = RATE, **properties: Any) -> LoadProducer:
     """Return an idempotent producer of `topic`; `properties` have _ for the dots."""
     given = {name.replace("_", "."): value for name, value in properties.items()}
-    client = {"bootstrap.servers": site.brokers.bootstrap_servers, **given}
+    client = {"bootstrap.servers": site.kafka.bootstrap_servers, **given}
     return LoadProducer(f"{topic}-{len(ledger)}", topic, client, ledger, rate)
 
 
@@ -265,14 +219,6 @@ def part_of(ledger: Ledger, path: Path, chosen: Callable[[int, int], bool]) -> L
         if chosen(place.partition, place.offset):
             part.acknowledge(key, place)
     return part
-
-
-def wait_for(condition: Callable[[], bool], why: Callable[[], str], seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until `condition` holds; an AssertionError says `why` not."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, why()
-        time.sleep(0.1)
 
 
 def _has_begun(remote_log: RemoteLogManager) -> bool:

@@ -14,12 +14,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from integration.copies_beside_brokers import SECONDS, SIZES, closed_of, each_copied, leader_of, until, up_to
+from integration.copies_beside_brokers import SECONDS, SIZES, closed_of, each_copied, leader_of, up_to
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import mentions
 from support.live_sites import LONG, SEGMENT_BYTES, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished, read
 from support.records import varied_records
+from support.waiting import wait_for
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.log_segment import list_segments
@@ -220,7 +221,7 @@ def test_a_broker_that_came_back_without_its_checkpoint_files_is_copied_on(site:
     for name in CHECKPOINTS:
         (site.kafka.log_dir / name).unlink(missing_ok=True)
     site.kafka.start()
-    until(lambda: leader_of(site.kafka, topic, 0) == 1, "the broker does not lead again")
+    wait_for(lambda: leader_of(site.kafka, topic, 0) == 1, lambda: "the broker does not lead again", SECONDS)
 
     copied += site.copied()
 
@@ -300,7 +301,7 @@ def test_a_segment_that_is_deleted_before_it_is_read_is_named_and_left(site: Liv
 
     def delete(known: CopyTask) -> None:
         client.delete_records(topic, 0, before=second)
-        until(lambda: not Path(known.location).exists(), "the broker deletes nothing")
+        wait_for(lambda: not Path(known.location).exists(), lambda: "the broker deletes nothing", SECONDS)
 
     with site.open() as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "deleted")
@@ -334,7 +335,7 @@ def test_a_segment_that_is_deleted_while_it_is_read_is_whole(site: LiveSite, mon
                 for chunk in chunks:
                     if first.log_path.exists():
                         client.delete_records(topic, 0, before=second.base_offset)
-                        until(lambda: not first.log_path.exists(), "the broker deletes nothing")
+                        wait_for(lambda: not first.log_path.exists(), lambda: "the broker deletes nothing", SECONDS)
                     yield chunk
 
             return send(metadata, replace(data, chunks=deleted()))  # type: ignore[arg-type, type-var]
@@ -359,7 +360,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_left(site: LiveSite) -> None:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "deleted")
         admin = AdminClient({"bootstrap.servers": site.kafka.bootstrap_servers})
         admin.delete_topics([topic])[topic].result(SECONDS)
-        until(lambda: not directory.exists(), "the broker renames nothing")
+        wait_for(lambda: not directory.exists(), lambda: "the broker renames nothing", SECONDS)
         outcomes = each_copied(remote_log, begun.tasks)
         report = remote_log.commit_copy(outcomes)
 
@@ -374,7 +375,7 @@ def test_a_killed_broker_that_came_back_is_copied_on(site: LiveSite) -> None:
     first = site.copied()
     site.kafka.kill()
     site.kafka.start()
-    until(lambda: leader_of(site.kafka, topic, 0) == 1, "the broker does not lead again")
+    wait_for(lambda: leader_of(site.kafka, topic, 0) == 1, lambda: "the broker does not lead again", SECONDS)
     sent += client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
 
     rest = site.copied()
@@ -414,7 +415,7 @@ def test_a_plan_names_directories_that_are_not_the_leaders(site: LiveSite, place
         folder.mkdir()
         other = {"of another broker": replace(known, node_id=7), "of another cluster": replace(known, cluster_id="x")}
         other[place].write(folder / META_PROPERTIES)
-    named = replace(site, topics=(f"{topic}-{place.replace(' ', '-')}",), properties={"broker.log.dirs": f"1={folder}"})
+    named = replace(site, topics=(f"{topic}-{place.replace(' ', '-')}",), settings={"broker.log.dirs": f"1={folder}"})
 
     for command in ("copy", "doctor"):
         result = named.run(command)

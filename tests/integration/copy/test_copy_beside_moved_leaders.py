@@ -13,12 +13,13 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from integration.copies_beside_brokers import SECONDS, closed_of, each_copied, leader_of, until, up_to
+from integration.copies_beside_brokers import SECONDS, closed_of, each_copied, leader_of, up_to
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import mentions
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, read
 from support.records import varied_records
+from support.waiting import wait_for
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.remote_log.copy.tasks import CopyTask
@@ -67,7 +68,7 @@ def test_each_partition_is_copied_beside_its_leader_wherever_that_moves(
     site = LiveSite(first, tmp_path, (topic,), {"broker.log.dirs": directories})
 
     # A host that sees the files of broker 2 alone leaves the rest to another.
-    alone = replace(site, properties={"broker.log.dirs": {**directories, "1": [str(tmp_path / "elsewhere")]}})
+    alone = replace(site, settings={"broker.log.dirs": {**directories, "1": [str(tmp_path / "elsewhere")]}})
     result = alone.run("copy", "--json")
     assert result.exit_code == 0, result.err
     assert {row["partition"] for row in result.rows} == {f"{topic}-1", f"{topic}-2"}
@@ -85,7 +86,11 @@ def test_each_partition_is_copied_beside_its_leader_wherever_that_moves(
         begun = remote_log.begin_copy(remote_log.plan_copy(), "moved")
         outcomes = each_copied(remote_log, begun.tasks, note)
         second.kill()
-        until(lambda: {leader_of(first, topic, each) for each in range(3)} == {1}, "broker 1 does not lead")
+        wait_for(
+            lambda: {leader_of(first, topic, each) for each in range(3)} == {1},
+            lambda: "broker 1 does not lead",
+            SECONDS,
+        )
         report = remote_log.commit_copy(outcomes)
     assert roots[0] == {first.log_dir}
     assert roots[1] | roots[2] == set(of_second)

@@ -71,7 +71,7 @@ def test_a_gap_is_an_error_until_somebody_decides(site: LiveSite) -> None:
     assert refused.rows == []
     [metrics] = site.run("metrics", "--json").rows
     assert metrics["missing_offsets"] == 99
-    over = replace(site, properties={"copy.over.gaps": True})
+    over = replace(site, settings={"copy.over.gaps": True})
     lossy = over.run("copy", "--json")
     assert lossy.exit_code == 1, "the run that copies over a gap tells of the loss"
     assert f"offsets {end + 1} to {end + 99}" in lossy.out + lossy.err
@@ -113,7 +113,7 @@ def test_offsets_that_were_compacted_away_before_the_first_batch_hold_nothing_up
         assert time.monotonic() < deadline, "the broker compacts nothing"
         client.produce(topic, [Record(0, wall_clock(), b"key", b"value")])
         time.sleep(0.5)
-    client.set_topic_config(topic, {"cleanup.policy": "delete"})
+    client.alter_topic(topic, {"cleanup.policy": "delete"})
 
     [(start, end), *_] = site.copied()
 
@@ -162,7 +162,7 @@ def test_a_record_from_the_end_of_time_holds_no_copy_up(site: LiveSite) -> None:
 def copied_with_one_from_the_end_of_time(site: LiveSite, segment_ms: str) -> list[tuple[int, int]]:
     """Return what two copies make of an old record, and one with nearly the largest timestamp."""
     [topic], client, hour = site.topics, site.kafka.client, 3_600_000
-    site = replace(site, properties={"enable.min.retention.margin.ms": hour})
+    site = replace(site, settings={"enable.min.retention.margin.ms": hour})
     any_time = {"message.timestamp.after.max.ms": "9223372036854775807"}
     client.create_topic(topic, 1, {"segment.ms": segment_ms, "retention.ms": str(2 * hour)} | any_time)
     for timestamp in (wall_clock() - hour, 2**63 - 2):
@@ -172,7 +172,7 @@ def copied_with_one_from_the_end_of_time(site: LiveSite, segment_ms: str) -> lis
 
 def test_a_tail_is_copied_before_the_brokers_retention_deletes_it(site: LiveSite) -> None:
     [topic], client, hour = site.topics, site.kafka.client, 3_600_000
-    site = replace(site, properties={"enable.min.retention.margin.ms": hour})
+    site = replace(site, settings={"enable.min.retention.margin.ms": hour})
     client.create_topic(topic, 1, {"retention.ms": str(2 * hour), "segment.ms": str(24 * hour)})
     client.produce(topic, [Record(0, wall_clock() - hour, b"key", b"value")])
 
@@ -334,7 +334,7 @@ def test_results_are_committed_only_up_to_a_lost_one(site: LiveSite) -> None:
 
 def test_the_last_copy_of_records_is_kept_though_nobody_knew_its_offsets(site: LiveSite) -> None:
     [topic], client = site.topics, site.kafka.client
-    site = replace(site, properties={"remote.log.orphan.grace.ms": 5000, "lease.duration.ms": 5000})
+    site = replace(site, settings={"remote.log.orphan.grace.ms": 5000, "lease.duration.ms": 5000})
     client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
     sent = client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
     with site.open() as remote_log:

@@ -13,9 +13,9 @@ from servers.real_kafka import RealKafka
 from servers.zookeeper_kafka import ZooKeeperKafka
 from support.command_line import mentions
 from support.kafka_clients import CODECS, RealKafkaClient, send
-from support.live_cluster import wait_for
 from support.live_sites import LONG, SEGMENT_BYTES, LiveSite, ensure_as_stored, finished, read
 from support.records import varied_records
+from support.waiting import wait_for
 from tiered_storage.remote_log.read.read_values import Isolation
 
 SMALL_SEGMENTS = {"segment.bytes": str(SEGMENT_BYTES)}

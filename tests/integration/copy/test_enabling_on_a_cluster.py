@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from servers.real_kafka import RealKafka
 from servers.tiering_kafka import TIERED, tiering_kafka
 from support.command_line import CommandResult, mentions, run
 from support.records import varied_records
+from support.waiting import wait_for
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.enabling.broker_limits import Origin
@@ -96,20 +96,22 @@ def delete_topic(kafka: RealKafka, topic: str) -> None:
     """Delete a topic at the broker, and wait until its metadata no longer have it."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.delete_topics([topic])[topic].result(WAIT_SECONDS)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while topic in admin.list_topics(timeout=WAIT_SECONDS).topics:
-        assert time.monotonic() < deadline, "the broker keeps the topic"
-        time.sleep(0.1)
+    wait_for(
+        lambda: topic not in admin.list_topics(timeout=WAIT_SECONDS).topics,
+        lambda: "the broker keeps the topic",
+        WAIT_SECONDS,
+    )
 
 
 def add_partitions(kafka: RealKafka, topic: str, count: int) -> None:
     """Add partitions to a topic, and wait until the broker's metadata have them."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_partitions([NewPartitions(topic, count)])[topic].result(WAIT_SECONDS)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while len(admin.list_topics(topic, timeout=WAIT_SECONDS).topics[topic].partitions) < count:
-        assert time.monotonic() < deadline, "the broker does not add the partitions"
-        time.sleep(0.1)
+    wait_for(
+        lambda: len(admin.list_topics(topic, timeout=WAIT_SECONDS).topics[topic].partitions) >= count,
+        lambda: "the broker does not add the partitions",
+        WAIT_SECONDS,
+    )
 
 
 def test_topics_and_partitions_that_come_later_are_copied_by_the_next_run(site: Site) -> None:

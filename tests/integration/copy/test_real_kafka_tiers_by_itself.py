@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from servers.tiering_kafka import SMALL_SEGMENTS, TIERED, tiering_kafka
 from support.command_line import mentions, run_on
 from support.records import varied_records
 from support.remote_logs import ENABLED, RemoteLogFiles
+from support.waiting import wait_for
 from tiered_storage.kafka_log.files.log_segment import list_segments
 
 WAIT_SECONDS = 60
@@ -26,15 +26,12 @@ def left(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory
             kafka.client.create_topic(topic, 1, config)
             kafka.client.produce(topic, varied_records(3_000, seed=1), batch_num_messages=50)
         kafka.client.delete_records("plain", 0, 1_000)
-        _wait_until_local_segments_went(kafka.log_dir / "tiered-0")
+        wait_for(
+            lambda: list_segments(kafka.log_dir / "tiered-0")[0].base_offset > 0,
+            lambda: "the broker did not tier",
+            WAIT_SECONDS,
+        )
     return kafka.log_dir
-
-
-def _wait_until_local_segments_went(directory: Path) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while list_segments(directory)[0].base_offset == 0:
-        assert time.monotonic() < deadline, "the broker did not tier"
-        time.sleep(0.2)
 
 
 def test_the_topic_that_it_tiers_is_refused_and_the_other_is_copied(left: Path, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from integration.copies_beside_brokers import each_copied
 from servers.kafka_programs import KafkaPrograms
 from support.command_line import mentions
 from support.kafka_clients import RealKafkaClient
-from support.live_cluster import CopyLoop, LiveSite, producer, wait_for
+from support.live_cluster import CopyLoop, LiveCluster, producer
 from support.records import varied_records
+from support.waiting import wait_for
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.copy.tasks import CopyTask
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
@@ -41,27 +42,27 @@ def brokers(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFact
         yield cluster
 
 
-def lineage(site: LiveSite) -> list[int]:
+def lineage(site: LiveCluster) -> list[int]:
     """Return where each leader begins."""
     with site.open() as remote_log:
         [partition] = remote_log.context.segments.list_partitions()
         return [each.start_offset for each in remote_log.context.segments.partition_state(partition).lineage]
 
 
-def read(site: LiveSite, start: int, end: int) -> list[Record]:
+def read(site: LiveCluster, start: int, end: int) -> list[Record]:
     """Read the remote log from offset `start` to `end` (exclusive)."""
     with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
         [partition] = remote_log.context.segments.list_partitions()
         return list(reader.records(partition, start, end_offset=end))
 
 
-def copied(site: LiveSite) -> list[tuple[int, int]]:
+def copied(site: LiveCluster) -> list[tuple[int, int]]:
     result = site.run("copy", "--json")
     assert result.exit_code == 0, result.err
     return sorted((row["start_offset"], row["end_offset"]) for row in result.rows)
 
 
-def ensure_clean(site: LiveSite) -> None:
+def ensure_clean(site: LiveCluster) -> None:
     audit = site.run("audit", "--deep")
     assert audit.exit_code == 0, audit.out + audit.err
 
@@ -100,7 +101,7 @@ def elect_former_follower(brokers: BrokerCluster, topic: str) -> None:
     wait_for(lambda: brokers.leader(topic, 0) == 2, lambda: "broker 2 does not lead")
 
 
-def elect_uncleanly(brokers: BrokerCluster, site: LiveSite, topic: str) -> Elected:
+def elect_uncleanly(brokers: BrokerCluster, site: LiveCluster, topic: str) -> Elected:
     """Copy a topic, and let a replica lead it that lacks what was copied last."""
     brokers.create_topic(topic, 1, CONFIG, [[1, 2]])
     client = RealKafkaClient(brokers.bootstrap_servers)
@@ -129,7 +130,7 @@ def test_readers_follow_an_unclean_leader_and_what_it_lost_is_removed(
     brokers: BrokerCluster, tmp_path: Path, way: str
 ) -> None:
     source = of_files(brokers) if way == "from-files" else by_fetch(brokers)
-    site = LiveSite(brokers, tmp_path, (), {**source, "topics": {way: OURS}}).write()
+    site = LiveCluster(brokers, tmp_path, (), {**source, "topics": {way: OURS}}).write()
     elected = elect_uncleanly(brokers, site, way)
     shared, first, new, remote_end = elected.shared, elected.first, elected.new, elected.remote_end
     again = copied(site)
@@ -162,7 +163,7 @@ def test_an_unclean_leader_deletes_nothing_of_which_only_another_leaders_records
 ) -> None:
     topic = "trimmed"
     trimmed = {**OURS, "local.deletion.allowed": True, "local.retention.ms": 1}
-    site = LiveSite(brokers, tmp_path, (), {"topics": {topic: trimmed}}).write()
+    site = LiveCluster(brokers, tmp_path, (), {"topics": {topic: trimmed}}).write()
     elected = elect_uncleanly(brokers, site, topic)
     shared, new = elected.shared, elected.new
     assert elected.remote_end < new[-1].offset
@@ -189,7 +190,7 @@ def test_what_an_unclean_leader_lost_between_plan_and_commit_is_not_committed(
 ) -> None:
     topic, ledger = when, Ledger(tmp_path / "ledger.csv")
     brokers.create_topic(topic, 1, CONFIG, [[1, 2]])
-    site = LiveSite(brokers, tmp_path, (), {"topics": {topic: OURS}}).write()
+    site = LiveCluster(brokers, tmp_path, (), {"topics": {topic: OURS}}).write()
     # An idempotent one ends at a leader that lacks what another one took.
     with producer(site, topic, ledger, enable_idempotence=False):
         wait_for_records(ledger, PART)

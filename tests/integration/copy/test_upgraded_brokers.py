@@ -9,7 +9,7 @@ import pytest
 
 from integration.broker_faults import wait_for_replicas
 from servers.kafka_programs import KafkaPrograms
-from support.live_cluster import CopyLoop, LiveSite, producer
+from support.live_cluster import CopyLoop, LiveCluster, producer
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster
 from tiered_storage_airflow.demo_cluster.kafka_programs import KAFKA, BrokerProcess
@@ -48,7 +48,7 @@ def test_a_cluster_that_is_upgraded_broker_by_broker_is_copied_on(
     with UpgradedCluster(kafka_programs.earlier(EARLIER, state_directory), tmp_path / "kafka") as brokers:
         brokers.create_topic(topic, 3, SHORT_SEGMENTS)
         identities = brokers.identities()
-        site = LiveSite(brokers, tmp_path, (topic,)).write()
+        site = LiveCluster(brokers, tmp_path, (topic,)).write()
         with CopyLoop(site) as copies, producer(site, topic, ledger):
             copies.wait_for_segments(3)
             for node in NODES:

@@ -17,7 +17,8 @@ import pytest
 from crashes.airflow_parts import hasty_dags
 from integration.mount_namespaces import elsewhere
 from servers.kafka_programs import KafkaPrograms
-from support.live_cluster import SMALL_SEGMENTS, LiveSite, producer, wait_for
+from support.live_cluster import SMALL_SEGMENTS, LiveCluster, producer
+from support.waiting import wait_for
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster, free_ports
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
 from tiered_storage_airflow.embedded import services
@@ -82,7 +83,7 @@ def test_the_worker_of_each_brokers_queue_copies_what_that_broker_leads(
             "broker.log.dirs": {str(broker): str(mounted) for broker in QUEUES},
             "copy.queues": list(QUEUES.values()),
         }
-        site = LiveSite(brokers, tmp_path, (TOPIC,), settings).write()
+        site = LiveCluster(brokers, tmp_path, (TOPIC,), settings).write()
         with producer(site, TOPIC, ledger):
             wait_for(lambda: all(closed(brokers, broker) > 1 for broker in QUEUES), lambda: "no segments are closed")
         added = celery(tmp_path / "celery")

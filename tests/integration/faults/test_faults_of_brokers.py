@@ -33,7 +33,8 @@ from integration.broker_faults import (
 from integration.transactional_load import TransactionalProducer
 from servers.kafka_programs import KafkaPrograms
 from support.command_line import mentions
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, producer, wait_for
+from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveCluster, producer
+from support.waiting import wait_for
 from tiered_storage_airflow.demo_cluster.brokers import NODES, REQUEST_SECONDS, BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place, judge, read_local, read_remote
 from tiered_storage_airflow.demo_cluster.load import LoadConsumer
@@ -67,9 +68,9 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def site(brokers: BrokerCluster, tmp_path: Path, topic: str) -> LiveSite:
+def site(brokers: BrokerCluster, tmp_path: Path, topic: str) -> LiveCluster:
     """A remote log of the topic."""
-    return LiveSite(brokers, tmp_path, (topic,)).write()
+    return LiveCluster(brokers, tmp_path, (topic,)).write()
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 @pytest.mark.timeout(600)
 def test_nothing_is_lost_or_doubled_when_a_leader_is_killed_and_partitions_are_added(
-    brokers: BrokerCluster, site: LiveSite, topic: str, ledger: Ledger
+    brokers: BrokerCluster, site: LiveCluster, topic: str, ledger: Ledger
 ) -> None:
     brokers.create_topic(topic, 2, SMALL_SEGMENTS)
     with CopyLoop(site) as copies, producer(site, topic, ledger):
@@ -115,7 +116,7 @@ def test_every_acknowledged_record_is_in_the_tiers_once_after(
     fault: Callable[[BrokerCluster, str, CopyLoop], None],
 ) -> None:
     brokers.create_topic(topic, 3, SMALL_SEGMENTS)
-    site = LiveSite(brokers, tmp_path, (topic,), source(brokers)).write()
+    site = LiveCluster(brokers, tmp_path, (topic,), source(brokers)).write()
     with CopyLoop(site) as copies, producer(site, topic, ledger):
         copies.wait_for_segments()
         fault(brokers, topic, copies)
@@ -138,7 +139,7 @@ def test_brokers_that_all_came_back_without_their_checkpoint_files_are_copied_on
 ) -> None:
     """Nothing is sent while they are away."""
     brokers.create_topic(topic, 3, SMALL_SEGMENTS)
-    site = LiveSite(brokers, tmp_path, (topic,), source(brokers)).write()
+    site = LiveCluster(brokers, tmp_path, (topic,), source(brokers)).write()
     with CopyLoop(site) as copies:
         with producer(site, topic, ledger):
             copies.wait_for_segments(3)
@@ -154,7 +155,7 @@ def test_brokers_that_all_came_back_without_their_checkpoint_files_are_copied_on
 @nightly
 @pytest.mark.timeout(600)
 def test_committed_transactions_are_in_the_tiers_once_after_their_leader_was_killed(
-    brokers: BrokerCluster, site: LiveSite, topic: str, ledger: Ledger
+    brokers: BrokerCluster, site: LiveCluster, topic: str, ledger: Ledger
 ) -> None:
     brokers.create_topic(topic, 1, SMALL_SEGMENTS)
     with CopyLoop(site) as copies, TransactionalProducer(site, topic, ledger) as transactions:
@@ -177,7 +178,7 @@ def test_committed_transactions_are_in_the_tiers_once_after_their_leader_was_kil
 @nightly
 @pytest.mark.timeout(600)
 def test_an_unclean_leader_is_followed_and_what_it_lost_is_not_served(
-    brokers: BrokerCluster, site: LiveSite, topic: str, ledger: Ledger
+    brokers: BrokerCluster, site: LiveCluster, topic: str, ledger: Ledger
 ) -> None:
     unclean = {**SMALL_SEGMENTS, "unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     brokers.create_topic(topic, 1, unclean, [[1, 2]])
@@ -208,7 +209,7 @@ def test_a_topic_that_is_deleted_and_created_again_under_load_has_a_log_of_its_o
     brokers: BrokerCluster, topic: str, ledger: Ledger, tmp_path: Path
 ) -> None:
     brokers.create_topic(topic, 2, SMALL_SEGMENTS)
-    site = LiveSite(brokers, tmp_path, (topic,), {"remote.log.replaced.topic.grace.ms": 0}).write()
+    site = LiveCluster(brokers, tmp_path, (topic,), {"remote.log.replaced.topic.grace.ms": 0}).write()
     with CopyLoop(site, "expire") as runs, producer(site, topic, ledger):
         runs.wait_for_segments(2)
         former = _incarnations(site)
@@ -254,11 +255,11 @@ def _delete(brokers: BrokerCluster, topic: str, ledger: Ledger) -> dict[bytes, P
     return ledger.acknowledged()
 
 
-def _incarnations(site: LiveSite) -> set[str]:
+def _incarnations(site: LiveCluster) -> set[str]:
     return {each.topic_id for each in site.partitions()}
 
 
-def _stored(site: LiveSite, topic: str) -> set[str]:
+def _stored(site: LiveCluster, topic: str) -> set[str]:
     """Return the topic ids under which the store has segments of a topic."""
     folders = {path.parents[1].name for path in (site.root / "state").rglob("*.log")}
     return {name.removeprefix(f"{topic}-") for name in folders if name.startswith(topic)}
@@ -285,7 +286,7 @@ def _withdraw(admin: AdminClient, name: str, operation: AclOperation, kind: Reso
 
 def _guarded(
     brokers: BrokerCluster, root: Path, topics: tuple[str, ...], decided: Mapping[str, Any] = TIERED
-) -> LiveSite:
+) -> LiveCluster:
     """Return a remote log of `topics` whose login has only the rights that it was granted."""
     properties = root / "client.properties"
     properties.write_text(
@@ -297,7 +298,7 @@ def _guarded(
         "cluster.client.properties.file": str(properties),
         "topics": {topic: dict(decided) for topic in topics},
     }
-    return LiveSite(brokers, root, topics, settings).write()
+    return LiveCluster(brokers, root, topics, settings).write()
 
 
 TRIMMING = (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.DELETE)
@@ -420,7 +421,7 @@ def test_partitions_without_a_leader_hold_the_others_up_no_longer_than_one_call(
     alone = f"{topic}-alone"
     brokers.create_topic(topic, 1, SMALL_SEGMENTS)
     brokers.create_topic(alone, 1, SMALL_SEGMENTS, [[3]])
-    site = LiveSite(brokers, tmp_path, (topic, alone)).write()
+    site = LiveCluster(brokers, tmp_path, (topic, alone)).write()
     of_alone = Ledger(tmp_path / "alone.csv")
     with CopyLoop(site) as copies, producer(site, topic, ledger):
         with producer(site, alone, of_alone):
@@ -437,7 +438,7 @@ def test_partitions_without_a_leader_hold_the_others_up_no_longer_than_one_call(
     site.ensure_exactly_once(of_alone, alone)
 
 
-def _remote(site: LiveSite) -> dict[Place, Sequence[bytes]]:
+def _remote(site: LiveCluster) -> dict[Place, Sequence[bytes]]:
     with site.open() as remote_log:
         return dict(read_remote(remote_log))
 

@@ -13,7 +13,8 @@ import pytest
 from integration.remote_servers import RemoteServers
 from servers.postgres_proxy import proxy
 from support.command_line import CommandResult, mentions
-from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveSite, producer, wait_for
+from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveCluster, producer
+from support.waiting import wait_for
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
 from tiered_storage_airflow.demo_cluster.postgres import USER, PostgresServer
 
@@ -158,7 +159,7 @@ def test_a_database_that_forgets_trims_is_not_believed_until_its_metadata_are_re
     site.ensure_exactly_once(ledger, topic)
 
 
-def _copied_after_a_crash(postgres: PostgresServer, site: LiveSite) -> CommandResult:
+def _copied_after_a_crash(postgres: PostgresServer, site: LiveCluster) -> CommandResult:
     """Copy and trim, crash the database, and copy again; return the result of that."""
     with CopyLoop(site, "retain") as runs:
         runs.wait_for_trims()

@@ -19,7 +19,8 @@ from integration.remote_servers import (
     store_is_gone,
 )
 from servers.s3_proxy import Asked, Refusal, proxy
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, producer, rows_of, wait_for
+from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveCluster, producer, rows_of
+from support.waiting import wait_for
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
@@ -41,7 +42,7 @@ def name_of(outage: Outage) -> str:
     return str(getattr(outage, "__name__", "outage")).replace("_", "-")
 
 
-def ensure_trims_catch_up(site: LiveSite, topic: str) -> None:
+def ensure_trims_catch_up(site: LiveCluster, topic: str) -> None:
     """Copy all that is due; then all that is remote is gone from the brokers, by itself."""
     site.catch_up()
     retained = site.run("retain")

@@ -19,7 +19,8 @@ from integration.transactional_load import TransactionalProducer
 from servers.kafka_programs import KafkaPrograms
 from support.gateways import running_gateway
 from support.kafka_clients import CODECS
-from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveSite, wait_for
+from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveCluster
+from support.waiting import wait_for
 from tiered_storage_airflow.demo_cluster.brokers import NODES, free_first_port
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place
 from tiered_storage_airflow.demo_cluster.load import LoadProducer
@@ -60,7 +61,7 @@ def ensure_none_twice(reader: GatewayReader, acknowledged: dict[bytes, Place], a
         assert not aborted.keys() & set(reader.keys.values()), reader.name
 
 
-def producers(site: LiveSite, ledger: Ledger, through: str) -> list[LoadProducer]:
+def producers(site: LiveCluster, ledger: Ledger, through: str) -> list[LoadProducer]:
     """A producer in each codec; they share the usual rate."""
     properties = {"bootstrap.servers": through}
     return [
@@ -70,7 +71,7 @@ def producers(site: LiveSite, ledger: Ledger, through: str) -> list[LoadProducer
 
 
 @pytest.fixture
-def site(remote_servers: RemoteServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveSite:
+def site(remote_servers: RemoteServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
     for name in (TOPIC, DECIDED):
         remote_servers.brokers.create_topic(name, 3, SMALL_SEGMENTS)
     topics = {"topics": dict.fromkeys((TOPIC, DECIDED), TRIMMED)}
@@ -83,7 +84,7 @@ def site(remote_servers: RemoteServers, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_each_client_gets_each_record_once_whatever_fails(
-    remote_servers: RemoteServers, kafka_programs: KafkaPrograms, site: LiveSite, tmp_path: Path
+    remote_servers: RemoteServers, kafka_programs: KafkaPrograms, site: LiveCluster, tmp_path: Path
 ) -> None:
     brokers, port = remote_servers.brokers, site.settings["gateway.port"]
     ledger, decisions = Ledger(tmp_path / "ledger.csv"), Ledger(tmp_path / "decisions.csv")

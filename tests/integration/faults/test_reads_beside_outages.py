@@ -12,7 +12,8 @@ from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from integration.gateway_readers import GatewayReader
 from integration.remote_servers import Outage, RemoteServers, database_hangs, store_hangs
 from support.gateways import running_gateway
-from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, producer, wait_for
+from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, producer
+from support.waiting import wait_for
 from tiered_storage.errors import ReadTimedOutError
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage_airflow.demo_cluster.brokers import NODES, free_first_port

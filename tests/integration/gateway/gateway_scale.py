@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
@@ -14,10 +14,9 @@ import psutil
 
 from servers.real_kafka import RealKafka
 from support.gateways import RunningGateway, running_gateway
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, remote_ends
 from support.scraping import Scrape
 from tiered_storage.kafka_log.files.log_segment import list_segments
-from tiered_storage.remote_log.model import SegmentState
 from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 
 TOPIC = "gateway-scale"
@@ -67,7 +66,7 @@ def filled_and_trimmed(site: LiveSite, partitions: int = PARTITIONS) -> ScaleTop
     _produce(site, partitions)
     digests = {number: _stored(site.kafka.log_dir / f"{TOPIC}-{number}") for number in range(partitions)}
     assert site.copied("--topics", TOPIC)
-    ends = _remote_ends(site)
+    ends = remote_ends(site, TOPIC)
     assert ends.keys() == digests.keys()
     assert all(0 < end < RECORDS for end in ends.values())
     client.delete_records_of(TOPIC, ends)
@@ -109,18 +108,6 @@ def _stored(partition: Path) -> str:
     return hashlib.sha256(b"".join(each.log_path.read_bytes() for each in list_segments(partition))).hexdigest()
 
 
-def _remote_ends(site: LiveSite) -> dict[int, int]:
-    with site.open() as remote_log:
-        return {
-            found.partition: max(
-                segment.end_offset + 1
-                for segment in remote_log.context.segments.list_remote_log_segments(found)
-                if segment.state is SegmentState.COPY_SEGMENT_FINISHED
-            )
-            for found in remote_log.context.segments.list_partitions()
-        }
-
-
 @dataclass(frozen=True, slots=True)
 class ScaleGateway:
     """The gateway of `site`, and its worker processes."""
@@ -136,7 +123,7 @@ class ScaleGateway:
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over all processes."""
-        port = int(self.site.properties["gateway.metrics.port"])
+        port = int(self.site.settings["gateway.metrics.port"])
         scrapes = [Scrape.get(port + number) for number in range(WORKERS)]
         return sum(value for each in scrapes for (found, _), value in each.samples.items() if found == name)
 
@@ -162,14 +149,11 @@ def _status(process: psutil.Process, name: str) -> int:
 def scale_gateway(site: LiveSite) -> Iterator[ScaleGateway]:
     """Start the gateway of `site` with the usual limit of open files."""
     soft, hard = getrlimit(RLIMIT_NOFILE)
-    setrlimit(RLIMIT_NOFILE, (min(USUAL_FILE_LIMIT, hard), hard))
-    try:
-        starting = running_gateway(site.config, site.properties["gateway.port"])
-        running = starting.__enter__()
-    finally:
-        setrlimit(RLIMIT_NOFILE, (soft, hard))
-    with_workers = psutil.Process(running.process.pid).children()
-    try:
-        yield ScaleGateway(site, running, tuple(each for each in with_workers if "spawn_main" in str(each.cmdline())))
-    finally:
-        starting.__exit__(None, None, None)
+    with ExitStack() as until_ended:
+        setrlimit(RLIMIT_NOFILE, (min(USUAL_FILE_LIMIT, hard), hard))
+        try:
+            running = until_ended.enter_context(running_gateway(site.config, site.settings["gateway.port"]))
+        finally:
+            setrlimit(RLIMIT_NOFILE, (soft, hard))
+        children = psutil.Process(running.process.pid).children()
+        yield ScaleGateway(site, running, tuple(each for each in children if "spawn_main" in str(each.cmdline())))

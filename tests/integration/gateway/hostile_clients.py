@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -45,13 +44,6 @@ def is_closed_by_the_other_side(opened: socket.socket) -> bool:
         return opened.recv(1) == b""
     except ConnectionError:
         return True
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 ASKED = (

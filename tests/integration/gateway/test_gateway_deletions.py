@@ -15,9 +15,9 @@ from confluent_kafka.admin import AdminClient
 
 from integration.gateway.hostile_clients import connected, is_closed_by_the_other_side
 from servers.real_kafka import RealKafka
-from support.gateways import RunningGateway, copied_and_trimmed, remote_end, running_gateway
+from support.gateways import RunningGateway, copied_and_trimmed, running_gateway
 from support.kafka_clients import REQUEST_SECONDS
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, log_start
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, log_start, remote_ends
 from support.records import varied_records
 from tiered_storage.gateway.deletions.client_deletions import DELETE_TOPICS, LARGEST_REQUEST
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
@@ -59,7 +59,7 @@ def site(real_kafka: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> Liv
 
 @pytest.fixture(scope="module")
 def gateway(site: LiveSite) -> Iterator[RunningGateway]:
-    with running_gateway(site.config, site.properties["gateway.port"]) as started:
+    with running_gateway(site.config, site.settings["gateway.port"]) as started:
         yield started
 
 
@@ -230,7 +230,7 @@ def test_without_the_permission_a_deleted_topics_remote_data_stay(site: LiveSite
     gateway.client.delete_topic(LEFT)
 
     assert delete_states(site, LEFT) == {topic_id: None}
-    assert remote_end(site, LEFT) > 0
+    assert remote_ends(site, LEFT)[0] > 0
     assert logged(gateway, f"'tiered-storage delete-topic {LEFT} --topic-id {topic_id}'")
 
 

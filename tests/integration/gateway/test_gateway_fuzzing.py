@@ -22,13 +22,14 @@ import yaml
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from integration.gateway.hostile_clients import Visit, visit_together, visits, wait_for
+from integration.gateway.hostile_clients import Visit, visit_together, visits
 from integration.gateway.standalone_gateways import PLAIN, TOPIC_IDS, StandaloneSite, written_site
 from servers.real_kafka import RealKafka
 from support.gateways import RunningGateway, running_gateway, trimmed_in_every_codec
 from support.kafka_clients import RealKafkaClient
 from support.live_sites import LiveSite
 from support.scraping import Scrape
+from support.waiting import wait_for
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage_airflow.demo_cluster.brokers import free_first_port

@@ -16,19 +16,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from integration.gateway.hostile_clients import (
-    HOSTILE,
-    connected,
-    is_closed_by_the_other_side,
-    requests,
-    send_anything,
-    wait_for,
-)
+from integration.gateway.hostile_clients import HOSTILE, connected, is_closed_by_the_other_side, requests, send_anything
 from servers.real_kafka import RealKafka
 from support.command_line import mentions
 from support.gateways import RunningGateway, copied_and_trimmed, running_gateway
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import USUAL_EXAMPLES, varied_records
+from support.waiting import wait_for
 from support.wires import framed
 from tiered_storage.gateway.allowed_apis import (
     API_VERSIONS,
@@ -71,7 +65,7 @@ def topic_id(site: LiveSite, sent: list[Record]) -> bytes:
 
 @pytest.fixture(scope="module")
 def gateway(site: LiveSite, sent: list[Record]) -> Iterator[RunningGateway]:
-    with running_gateway(site.config, site.properties["gateway.port"]) as started:
+    with running_gateway(site.config, site.settings["gateway.port"]) as started:
         yield started
 
 
@@ -87,7 +81,7 @@ def metric(site: LiveSite, name: str) -> float:
 
 
 def metric_of(site: LiveSite, name: str, number: int = 0) -> float:
-    shown = httpx.get(f"http://127.0.0.1:{site.properties['gateway.metrics.port'] + number}/metrics").text
+    shown = httpx.get(f"http://127.0.0.1:{site.settings['gateway.metrics.port'] + number}/metrics").text
     return sum(float(line.split()[-1]) for line in shown.splitlines() if line.startswith(name))
 
 
@@ -104,7 +98,7 @@ def test_a_process_that_is_killed_is_started_again(site: LiveSite, gateway: Runn
     min(workers, key=lambda each: each.pid).kill()
 
     assert gateway.client.consume_all(TOPIC) == sent
-    wait_for(lambda: _answers(site.properties["gateway.metrics.port"]))
+    wait_for(lambda: _answers(site.settings["gateway.metrics.port"]))
     assert mentions(gateway.log.read_text(), "process 0", "ended with -9")
 
 
@@ -203,7 +197,7 @@ def _received(opened: socket.socket, size: int) -> bytes:
 
 def ready(site: LiveSite, number: int = 0) -> dict[str, Any]:
     """The answer of /ready of a process."""
-    answer = httpx.get(f"http://127.0.0.1:{site.properties['gateway.metrics.port'] + number}/ready")
+    answer = httpx.get(f"http://127.0.0.1:{site.settings['gateway.metrics.port'] + number}/ready")
     found: dict[str, Any] = answer.json()
     assert (answer.status_code == 200) == (found["status"] == "ready")
     return found
@@ -212,13 +206,13 @@ def ready(site: LiveSite, number: int = 0) -> dict[str, Any]:
 def test_both_processes_are_alive_and_ready(site: LiveSite, gateway: RunningGateway) -> None:
     wait_for(lambda: {ready(site, number)["status"] for number in range(2)} == {"ready"})
     for number in range(2):
-        port = site.properties["gateway.metrics.port"] + number
+        port = site.settings["gateway.metrics.port"] + number
         assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
 
 
 def test_a_gateway_that_ends_is_not_ready_while_it_answers_its_clients(site: LiveSite, sent: list[Record]) -> None:
     ports = {"gateway.port": free_first_port([1]), "gateway.metrics.port": free_first_port([0])}
-    alone = replace(site, properties={**site.properties, **ports, "gateway.workers": 1, "gateway.log.format": "json"})
+    alone = replace(site, settings={**site.settings, **ports, "gateway.workers": 1, "gateway.log.format": "json"})
     end = len(sent)
     waiting = FetchPosition(TOPIC, 0, end, SMALL, site.kafka.client.topic_id(TOPIC))
     with running_gateway(alone.config, ports["gateway.port"]) as gateway:

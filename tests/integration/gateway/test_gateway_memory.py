@@ -66,18 +66,18 @@ def sent(site: LiveSite) -> Sent:
 
 @pytest.fixture(scope="module")
 def gateway(site: LiveSite, sent: Sent) -> Iterator[RunningGateway]:
-    with running_gateway(site.config, site.properties["gateway.port"]) as started:
+    with running_gateway(site.config, site.settings["gateway.port"]) as started:
         yield started
 
 
 def elsewhere(site: LiveSite, settings: dict[str, int]) -> LiveSite:
     """The same remote log, for another gateway."""
     ports = {"gateway.port": free_first_port([1]), "gateway.metrics.port": free_first_port([0])}
-    return replace(site, properties={**site.properties, **ports, **settings})
+    return replace(site, settings={**site.settings, **ports, **settings})
 
 
 def metric(site: LiveSite, name: str) -> float:
-    return Scrape.get(site.properties["gateway.metrics.port"]).value(name) or 0.0
+    return Scrape.get(site.settings["gateway.metrics.port"]).value(name) or 0.0
 
 
 async def wait_until(site: LiveSite, name: str, least: float, most: float = float("inf")) -> None:
@@ -130,13 +130,13 @@ def test_a_client_over_its_quota_is_throttled_and_reads_everything(site: LiveSit
     throttle_times: list[float] = []
 
     async def work() -> str:
-        async with raw_reader(limited.properties["gateway.port"], "greedy") as reader:
+        async with raw_reader(limited.settings["gateway.port"], "greedy") as reader:
             reader.on_answer = lambda answer: throttle_times.append(answer.throttle_seconds)
             return await _read(reader, sent, BATCH * BATCHES)
 
-    with running_gateway(limited.config, limited.properties["gateway.port"]):
+    with running_gateway(limited.config, limited.settings["gateway.port"]):
         assert asyncio.run(asyncio.wait_for(work(), SECONDS)) == sent.digest
-        scrape = Scrape.get(limited.properties["gateway.metrics.port"])
+        scrape = Scrape.get(limited.settings["gateway.metrics.port"])
 
     remote = (BATCHES - 1) * BATCH * VALUE_BYTES
     named = {"user": "", "client_id": "greedy"}
@@ -155,13 +155,13 @@ def test_a_client_that_closes_its_half_and_reads_nothing_is_cut_off(site: LiveSi
     position = [FetchPosition(TOPIC, 0, 0, topic_id=sent.topic_id)]
 
     async def work() -> None:
-        async with raw_reader(impatient.properties["gateway.port"], "half-closed") as half_closed:
+        async with raw_reader(impatient.settings["gateway.port"], "half-closed") as half_closed:
             for _ in range(3):
                 await half_closed.ask(position, FetchLimits())
             await wait_until(impatient, CONNECTIONS, 1)
             half_closed.writer.write_eof()
             await wait_until(impatient, CONNECTIONS, 0, 0)
 
-    with running_gateway(impatient.config, impatient.properties["gateway.port"]) as gateway:
+    with running_gateway(impatient.config, impatient.settings["gateway.port"]) as gateway:
         asyncio.run(asyncio.wait_for(work(), SECONDS))
         assert "Traceback" not in gateway.log.read_text()

@@ -77,7 +77,7 @@ def sent(site: LiveSite) -> list[Record]:
 
 @pytest.fixture(scope="module")
 def gateway(site: LiveSite, sent: list[Record]) -> Iterator[RunningGateway]:
-    with running_gateway(site.config, site.properties["gateway.port"]) as started:
+    with running_gateway(site.config, site.settings["gateway.port"]) as started:
         yield started
 
 
@@ -397,7 +397,7 @@ def test_consumers_go_on_after_a_hole_where_a_setting_says_so(site: LiveSite, ga
     end = copied_and_trimmed(site, SKIPPED, more=3)
     left = [record for record in sent if not end <= record.offset < end + 3]
     port = free_first_port([1])
-    own = {**site.properties, "gateway.port": port, "gateway.skip.missing.offsets": True}
+    own = {**site.settings, "gateway.port": port, "gateway.skip.missing.offsets": True}
     folder = site.root / "skipping"
     folder.mkdir()
     skipping = LiveSite(site.kafka, folder, site.topics, own | {"state.directory": str(site.root / "state")})

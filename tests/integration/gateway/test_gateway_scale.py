@@ -21,12 +21,11 @@ from integration.gateway.gateway_scale import (
     scale_gateway,
     scale_site,
 )
-from integration.gateway.hostile_clients import wait_for
 from integration.gateway_readers import LibrdkafkaReader
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
-from support.live_cluster import wait_for as wait_with_reason
 from support.live_sites import LiveSite
+from support.waiting import wait_for
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
@@ -74,7 +73,7 @@ def test_a_thousand_connections_share_two_processes_and_every_reader_gets_all_it
         with ExitStack() as consuming:
             for each in librdkafka:
                 consuming.enter_context(each)
-            wait_with_reason(
+            wait_for(
                 lambda: all(len(each.keys) >= ENOUGH or each.failures for each in librdkafka),
                 lambda: f"librdkafka's consumers have {[len(each.keys) for each in librdkafka]} records",
             )
@@ -111,7 +110,7 @@ def test_a_thousand_connections_share_two_processes_and_every_reader_gets_all_it
 def wait_until_all_have_records(crowd: Crowd) -> list[int]:
     """Return what each reader has once the typical one has read its share twice."""
     share = RECORDS * PARTITIONS // READERS
-    wait_with_reason(
+    wait_for(
         lambda: median(each.records for each in crowd.progress()) >= 2 * share,
         lambda: f"the readers have {sorted(each.records for each in crowd.progress())} records",
     )

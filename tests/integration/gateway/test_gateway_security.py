@@ -59,13 +59,13 @@ def serving(site: LiveSite, guarded: GuardedKafka, listener: str, **properties: 
         "cluster.client.properties.file": str(file),
         "gateway.port": free_first_port([1]),
     }
-    return LiveSite(site.kafka, site.root, site.topics, {**site.properties, **own})
+    return LiveSite(site.kafka, site.root, site.topics, {**site.settings, **own})
 
 
 @pytest.fixture(scope="module")
 def sasl(site: LiveSite, guarded_broker: GuardedKafka) -> Iterator[RunningGateway]:
     named = serving(site, guarded_broker, "SASL")
-    with running_gateway(named.config, named.properties["gateway.port"]) as started:
+    with running_gateway(named.config, named.settings["gateway.port"]) as started:
         yield started
 
 
@@ -151,7 +151,7 @@ def test_a_login_by_token_passes_through(site: LiveSite, guarded_broker: Guarded
             sasl_oauthbearer_client_id="remote-log",
             sasl_oauthbearer_client_secret=CLIENT_SECRET,
         )
-        with running_gateway(named.config, named.properties["gateway.port"]) as gateway:
+        with running_gateway(named.config, named.settings["gateway.port"]) as gateway:
             found = first_records(client_of(gateway, guarded_broker, "OAUTH"))
             refused, is_closed = answer_to_token(unsecured_token("reader", seconds=-60), gateway)
 
@@ -185,7 +185,7 @@ def answer_to_token(token: str, gateway: RunningGateway) -> tuple[Any, bool]:
 
 def test_no_client_uses_the_gateways_own_certificate(site: LiveSite, guarded_broker: GuardedKafka) -> None:
     named = serving(site, guarded_broker, "TLS", **guarded_broker.certificate)
-    with running_gateway(named.config, named.properties["gateway.port"]) as gateway, connected(gateway) as opened:
+    with running_gateway(named.config, named.settings["gateway.port"]) as gateway, connected(gateway) as opened:
         opened.sendall(encode_request(request(METADATA, 1, topics=None), 1, "stranger"))
         assert is_closed_by_the_other_side(opened)
 
@@ -201,9 +201,9 @@ def test_tls_ends_at_the_gateway_and_is_taken_up_again(site: LiveSite, guarded_b
         behind.kafka,
         behind.root,
         behind.topics,
-        {**behind.properties, "gateway.ssl.certificate.location": str(certificate)},
+        {**behind.settings, "gateway.ssl.certificate.location": str(certificate)},
     )
-    with running_gateway(named.config, named.properties["gateway.port"]) as gateway:
+    with running_gateway(named.config, named.settings["gateway.port"]) as gateway:
         client = client_of(gateway, guarded_broker, "SASLTLS", ssl_ca_location=str(trusted))
         found = first_records(client)
         stranger = client_of(gateway, guarded_broker, "SASLTLS")

@@ -19,14 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from golden.aiokafka_clients import consume_all as consume_with_aiokafka
-from integration.gateway.hostile_clients import (
-    HOSTILE,
-    connected,
-    is_closed_by_the_other_side,
-    requests,
-    send_anything,
-    wait_for,
-)
+from integration.gateway.hostile_clients import HOSTILE, connected, is_closed_by_the_other_side, requests, send_anything
 from integration.gateway.standalone_gateways import DECIDED, PARTITIONS, PLAIN, TOPIC_IDS, StandaloneSite, written_site
 from integration.java_consumer import consume_with_java, java_lines
 from integration.kafka_python_consumer import consume_all as consume_with_kafka_python
@@ -36,6 +29,7 @@ from support.command_line import run
 from support.gateways import RunningGateway, fetch_until_answered, running_gateway
 from support.kafka_clients import REQUEST_SECONDS, Isolation, RealKafkaClientError
 from support.records import USUAL_EXAMPLES, varied_records
+from support.waiting import wait_for
 from tiered_storage.errors import ClusterRefusedError, SourceClusterError
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.records.record import Record

@@ -40,7 +40,7 @@ def sent(site: LiveSite) -> list[Record]:
 
 @pytest.fixture(scope="module")
 def gateway(site: LiveSite, sent: list[Record]) -> Iterator[RunningGateway]:
-    with running_gateway(site.config, site.properties["gateway.port"]) as started:
+    with running_gateway(site.config, site.settings["gateway.port"]) as started:
         yield started
 
 

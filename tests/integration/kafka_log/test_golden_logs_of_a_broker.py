@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from servers.real_kafka import RealKafka
 from support.command_line import run
 from support.kafka_clients import send
 from support.records import varied_records
+from support.waiting import wait_for
 from tiered_storage.kafka_log.dump.dump_event import DumpRow
 from tiered_storage.kafka_log.dump.file_dump import dump_file, find_files
 from tiered_storage.kafka_log.dump.file_kind import FileKind, KafkaFile
@@ -62,10 +62,7 @@ def live(real_kafka: RealKafka) -> RealKafka:
 
 def _wait_for_abort(directory: Path) -> None:
     """Wait until the marker is in the log: the coordinator answers the producer before."""
-    end = time.monotonic() + 30
-    while not any(path.stat().st_size for path in directory.glob("*.txnindex")):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for(lambda: any(path.stat().st_size for path in directory.glob("*.txnindex")), seconds=30)
 
 
 @pytest.mark.parametrize("check", checks.CHECKS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from servers.real_kafka import RealKafka
 from servers.tiering_kafka import TIERED, tiering_kafka
 from support.kafka_clients import CODECS
 from support.records import varied_records
+from support.waiting import wait_for
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, PartitionError
@@ -211,11 +211,9 @@ def test_offsets_of_a_tiered_topic_are_those_of_kafkas_tool(kafka_programs: Kafk
             return {spec: each.offset for spec, each in answers.items() if isinstance(each, ListedOffset)}
 
         active = list_segments(kafka.log_dir / "tiered-0")[-1].base_offset
-        end = time.monotonic() + WAIT_SECONDS
         # Then all that is closed is remote, and nothing of it local.
-        while found() != dict(zip(specs, (active, active - 1, active), strict=True)):
-            assert time.monotonic() < end, f"the broker did not tier up to {active}: {found()}"
-            time.sleep(0.2)
+        tiered = dict(zip(specs, (active, active - 1, active), strict=True))
+        wait_for(lambda: found() == tiered, lambda: f"the broker did not tier up to {active}: {found()}", WAIT_SECONDS)
         expected = {spec: kafkas(kafka, spec) for spec in specs}
         assert found() == found(IsolationLevel.READ_COMMITTED) == expected
         earliest = cluster.list_offsets({partition: OffsetSpec.EARLIEST})[partition]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from servers.real_kafka import RealKafka
 from support.command_line import run_on
 from support.local_logs import read_all
 from support.remote_logs import a_copied_remote_log, append_as_later_leader, records_after_later_leader
+from support.waiting import wait_for
 from tiered_storage.kafka_log.log.local_log import LocalLog
 
 SECONDS = 60
@@ -31,12 +30,12 @@ def test_a_follower_takes_all_of_it(kafka_programs: KafkaPrograms, tmp_path: Pat
             admin = AdminClient({"bootstrap.servers": leader.bootstrap_servers})
             topic = NewTopic("orders", num_partitions=1, replication_factor=2)
             admin.create_topics([topic], operation_timeout=SECONDS)["orders"].result(SECONDS)
-            _wait_for((follower.log_dir / "orders-0").exists)
+            wait_for((follower.log_dir / "orders-0").exists, seconds=SECONDS)
         with leader.stopped() as log_dir:
             assert run_on(files, "restore", "orders", "--to-directory", log_dir).exit_code == 0
         with follower:
             assert leader.client.consume_all("orders") == records_after_later_leader()
-            _wait_for(lambda: _log_bytes(follower) == _log_bytes(leader))
+            wait_for(lambda: _log_bytes(follower) == _log_bytes(leader), seconds=SECONDS)
     with LocalLog.open(follower.log_dir / "orders-0") as log:
         assert read_all(log) == records_after_later_leader()
         assert len({entry.epoch for entry in log.leader_epochs}) == 1
@@ -44,10 +43,3 @@ def test_a_follower_takes_all_of_it(kafka_programs: KafkaPrograms, tmp_path: Pat
 
 def _log_bytes(kafka: RealKafka) -> int:
     return sum(path.stat().st_size for path in (kafka.log_dir / "orders-0").glob("*.log"))
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "the follower did not get there"
-        time.sleep(0.2)

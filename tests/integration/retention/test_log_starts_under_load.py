@@ -13,7 +13,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from integration.remote_servers import RemoteServers
 from support.command_line import mentions
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, part_of, producer, rows_of, wait_for
+from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveCluster, part_of, producer, rows_of
+from support.waiting import wait_for
 from tiered_storage.remote_log.model import RemoteLogSegmentId
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage_airflow.demo_cluster.brokers import REQUEST_SECONDS, BrokerCluster
@@ -27,18 +28,18 @@ RETENTION_MS = 5_000
 """The brokers' own, shorter than an outage."""
 
 
-def delete_remote_records(site: LiveSite, topic: str, before: Mapping[int, int]) -> None:
+def delete_remote_records(site: LiveCluster, topic: str, before: Mapping[int, int]) -> None:
     """Move global log starts, as soon as no run has the partition."""
     for partition, offset in before.items():
         command = ("delete-records", topic, partition, "--before", offset)
         wait_for(partial(_succeeds, site, *command), partial(str, command))
 
 
-def _succeeds(site: LiveSite, *command: object) -> bool:
+def _succeeds(site: LiveCluster, *command: object) -> bool:
     return site.run(*command).exit_code == 0
 
 
-def segments(site: LiveSite) -> dict[RemoteLogSegmentId, tuple[int, int, int]]:
+def segments(site: LiveCluster) -> dict[RemoteLogSegmentId, tuple[int, int, int]]:
     """Return the partition, the start and the end offset (inclusive) of each finished remote segment."""
     return {
         one.segment_id: (one.topic_id_partition.partition, one.start_offset, one.end_offset) for one in site.finished()
@@ -138,7 +139,7 @@ def test_only_what_brokers_expired_in_an_outage_of_the_store_is_lost_and_named(
     site.ensure_exactly_once(part_of(ledger, tmp_path / "kept.csv", lambda number, at: at >= starts[number]), topic)
 
 
-def read_around_gaps(site: LiveSite, ends: Mapping[int, int], starts: Mapping[int, int]) -> Tier:
+def read_around_gaps(site: LiveCluster, ends: Mapping[int, int], starts: Mapping[int, int]) -> Tier:
     """Read the remote tier up to where the gap of each partition begins (`ends`), and from where it ends (`starts`)."""
     found: dict[Place, list[bytes]] = {}
     with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:

@@ -94,7 +94,7 @@ def forget(site: LiveSite, *groups: str) -> None:
 
 def with_settings(site: LiveSite, **properties: object) -> LiveSite:
     named = {name.replace("_", "."): value for name, value in properties.items()}
-    return replace(site, properties={**site.properties, **named})
+    return replace(site, settings={**site.settings, **named})
 
 
 def test_only_the_broker_deletes_records_that_are_due_and_remote(site: LiveSite) -> None:
@@ -384,7 +384,7 @@ def test_every_right_that_is_missing_is_named_and_other_topics_go_on(site: LiveS
     properties.chmod(0o600)
     guarded = replace(
         site,
-        properties={
+        settings={
             "topics": {topic: TRIMMED, other: TRIMMED},
             "bootstrap.servers": site.kafka.address("SASL"),
             "cluster.client.properties.file": str(properties),

@@ -13,8 +13,9 @@ from confluent_kafka import Consumer, TopicPartition
 from servers.kafka_programs import KafkaPrograms
 from support.command_line import mentions
 from support.kafka_clients import RealKafkaClient
-from support.live_cluster import LiveSite, wait_for
+from support.live_cluster import LiveCluster
 from support.records import varied_records
+from support.waiting import wait_for
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage_airflow.demo_cluster.brokers import NODES, REQUEST_SECONDS, BrokerCluster
 
@@ -40,17 +41,17 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def site(brokers: BrokerCluster, tmp_path: Path, topic: str) -> LiveSite:
-    return LiveSite(brokers, tmp_path, (topic,), {"topics": {topic: TRIMMED}}).write()
+def site(brokers: BrokerCluster, tmp_path: Path, topic: str) -> LiveCluster:
+    return LiveCluster(brokers, tmp_path, (topic,), {"topics": {topic: TRIMMED}}).write()
 
 
-def filled(site: LiveSite, topic: str) -> dict[int, list[int]]:
+def filled(site: LiveCluster, topic: str) -> dict[int, list[int]]:
     """Make a topic of a partition led by each broker, fill and copy it; return the ends of the remote segments."""
-    site.brokers.create_topic(topic, 3, SEGMENTS, [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
-    assert {site.brokers.leader(topic, number) for number in range(3)} == set(NODES)
+    site.kafka.create_topic(topic, 3, SEGMENTS, [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+    assert {site.kafka.leader(topic, number) for number in range(3)} == set(NODES)
     for number in range(3):
         records = varied_records(600, seed=number)
-        RealKafkaClient(site.brokers.bootstrap_servers).produce(topic, records, partition=number, batch_num_messages=20)
+        RealKafkaClient(site.kafka.bootstrap_servers).produce(topic, records, partition=number, batch_num_messages=20)
     site.catch_up()
     with site.open() as remote_log:
         return {
@@ -63,16 +64,16 @@ def filled(site: LiveSite, topic: str) -> dict[int, list[int]]:
         }
 
 
-def commit(site: LiveSite, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+def commit(site: LiveCluster, group: str, topic: str, offsets: Mapping[int, int]) -> None:
     """Let a group commit an offset of each partition, as one that is not active any more."""
-    with closing(Consumer({"bootstrap.servers": site.brokers.bootstrap_servers, "group.id": group})) as consumer:
+    with closing(Consumer({"bootstrap.servers": site.kafka.bootstrap_servers, "group.id": group})) as consumer:
         wanted = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]
         consumer.commit(offsets=wanted, asynchronous=False)
 
 
-def test_each_leader_deletes_up_to_what_the_last_of_several_groups_has_read(site: LiveSite, topic: str) -> None:
+def test_each_leader_deletes_up_to_what_the_last_of_several_groups_has_read(site: LiveCluster, topic: str) -> None:
     ends = filled(site, topic)
-    client = RealKafkaClient(site.brokers.bootstrap_servers)
+    client = RealKafkaClient(site.kafka.bootstrap_servers)
     sent = {number: client.consume_all(topic, number) for number in range(3)}
     whole = {number: found[-1] for number, found in ends.items()}
     commit(site, "reads-first", topic, whole)
@@ -90,17 +91,17 @@ def test_each_leader_deletes_up_to_what_the_last_of_several_groups_has_read(site
 
     # What a leader deleted, its followers deleted too: another one leads, and begins there.
     for node in NODES:
-        site.brokers.stop(node)
-        wait_for(lambda: all(site.brokers.leader(topic, number) > 0 for number in range(3)), lambda: "no leader")
+        site.kafka.stop(node)
+        wait_for(lambda: all(site.kafka.leader(topic, number) > 0 for number in range(3)), lambda: "no leader")
         assert site.log_starts(topic) == {0: ends[0][1], 1: ends[1][2], 2: ends[2][0]}
-        site.brokers.start(node)
+        site.kafka.start(node)
     assert site.run("audit", "--deep").exit_code == 0
     for number, start in site.log_starts(topic).items():
         assert client.consume_all(topic, number, start=start) == sent[number][start:]
 
 
 def test_while_coordinators_move_and_load_their_groups_nothing_is_deleted_that_a_group_has_not_read(
-    site: LiveSite, topic: str
+    site: LiveCluster, topic: str
 ) -> None:
     ends = filled(site, topic)
     bound = {number: found[1] for number, found in ends.items()}
@@ -109,11 +110,11 @@ def test_while_coordinators_move_and_load_their_groups_nothing_is_deleted_that_a
         commit(site, group, topic, bound)
     held: list[str] = []
     for node in NODES:
-        coordinated = {number for number in range(9) if site.brokers.leader(OFFSETS_TOPIC, number) == node}
-        site.brokers.kill(node)
+        coordinated = {number for number in range(9) if site.kafka.leader(OFFSETS_TOPIC, number) == node}
+        site.kafka.kill(node)
         for _ in range(3):
             held += _trimmed(site, topic, bound)
-        site.brokers.start(node)
+        site.kafka.start(node)
         held += _trimmed(site, topic, bound)
         assert coordinated or node != NODES[0]
     # However often it was held, afterwards it goes on by itself.
@@ -126,7 +127,7 @@ def test_while_coordinators_move_and_load_their_groups_nothing_is_deleted_that_a
     assert site.run("audit", "--deep").exit_code == 0
 
 
-def _trimmed(site: LiveSite, topic: str, bound: Mapping[int, int]) -> list[str]:
+def _trimmed(site: LiveCluster, topic: str, bound: Mapping[int, int]) -> list[str]:
     """Run local retention; whatever it does, no log may begin after `bound`. Return what it said if it failed."""
     result = site.run("retain", "--json")
     wait_for(lambda: len(site.log_starts(topic)) == len(bound), lambda: "no leader", REQUEST_SECONDS)

@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from integration.broker_faults import pass_leadership_on, reassign, wait_for_replicas
 from servers.kafka_programs import KafkaPrograms
-from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveSite, producer, rows_of, wait_for
+from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveCluster, producer, rows_of
+from support.waiting import wait_for
 from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
 from tiered_storage_airflow.demo_cluster.load import Background
@@ -38,13 +39,13 @@ class SlowReader(Background):
     It commits what it has read after each step. What brokers delete before that, it never gets.
     """
 
-    def __init__(self, site: LiveSite, topic: str, protocol: str) -> None:
+    def __init__(self, site: LiveCluster, topic: str, protocol: str) -> None:
         """Start nothing yet."""
         self.group = f"reads-on-{protocol}"
         super().__init__(self.group)
         self._topic = topic
         self._properties = {
-            "bootstrap.servers": site.brokers.bootstrap_servers,
+            "bootstrap.servers": site.kafka.bootstrap_servers,
             "group.id": self.group,
             "group.protocol": protocol,
             "auto.offset.reset": "earliest",
@@ -92,7 +93,7 @@ class SlowReader(Background):
         self.committed = dict(self.reached)
 
 
-def ensure_the_rest_is_there(site: LiveSite, topic: str, readers: Sequence[SlowReader]) -> None:
+def ensure_the_rest_is_there(site: LiveCluster, topic: str, readers: Sequence[SlowReader]) -> None:
     """See that no broker has deleted what is not remote, or what one of the groups has not read."""
     starts = site.log_starts(topic)
     # All only grow: a log start that was right stays below them.
@@ -106,7 +107,7 @@ def test_brokers_that_are_killed_or_get_other_partitions_delete_only_what_is_rem
 ) -> None:
     topic, ledger = "trimmed-under-faults", Ledger(tmp_path / "ledger.csv")
     brokers.create_topic(topic, 3, SMALL_SEGMENTS)
-    site = LiveSite(brokers, tmp_path, (topic,), {"topics": {topic: TRIMMED}}).write()
+    site = LiveCluster(brokers, tmp_path, (topic,), {"topics": {topic: TRIMMED}}).write()
     with ExitStack() as reading:
         readers = [reading.enter_context(SlowReader(site, topic, protocol)) for protocol in PROTOCOLS]
         with producer(site, topic, ledger):

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.remote_logs import SIZES, a_remote_log, begin, unsynced
+from support.waiting import wait_for
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.progress import GroupProgress, JobSize, JobWatch, ProgressLog
@@ -82,10 +82,7 @@ def test_a_worker_reports_progress_while_it_works_and_at_its_end(job: JobFolder)
         progress.moved(70)
         progress.moved(30)
         progress.ended()
-        deadline = time.monotonic() + 20
-        while written() != [GroupProgress(1, 100)] and time.monotonic() < deadline:
-            time.sleep(0.005)
-        assert written() == [GroupProgress(1, 100)]
+        wait_for(lambda: written() == [GroupProgress(1, 100)], written, 20)
         progress.moved(1)
     assert written() == [GroupProgress(1, 101, is_over=True)]
 
