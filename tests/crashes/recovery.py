@@ -15,7 +15,7 @@ from crashes.programs import Programs
 from crashes.shared_clock import SharedClock
 from support.command_line import CommandResult, mentions, run_on
 from support.local_logs import read_all
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import (
     LOG_CONFIG,
     ORDERS_0,
@@ -95,7 +95,7 @@ def run(files: RemoteLogFiles, *arguments: object) -> CommandResult:
 def assert_readable(remote_log: RemoteLogManager) -> None:
     """Assert that every partition can be read from its start to its end: each offset once, each record as written."""
     for partition in _partitions(remote_log):
-        reader = plain_reader(remote_log).open(partition)
+        reader = PlainReader(remote_log).open(partition)
         expected = [record(offset) for offset in range(reader.log_start_offset, reader.log_end_offset)]
         assert list(reader.records(reader.log_start_offset)) == expected
 
@@ -293,7 +293,7 @@ def assert_rebuild_completes(files: RemoteLogFiles, clock: SharedClock) -> None:
     with files.open() as remote_log:
         remote_log.context.bind_store()
         assert_readable(remote_log)
-        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == LOG_START
+        assert PlainReader(remote_log).log_start_offset(ORDERS_0) == LOG_START
         assert offsets_read(remote_log, LOG_START) == list(range(LOG_START, 35))
 
     # Segments that were only marked are live again: a person has to request their deletion again.

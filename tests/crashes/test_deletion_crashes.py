@@ -18,7 +18,7 @@ from crashes.recovery import (
     lose_metadata,
     run,
 )
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import BATCH_BYTES, ENABLED, ORDERS_0, assert_clean
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 
@@ -129,7 +129,7 @@ def test_half_deleted_records_are_deleted_by_the_next_attempt(site: CrashSite, c
     command = ("delete-records", "orders", 0, "--before", 25)
     site.programs.kill(*command, "--config", files.config, at=crash)
     with files.open() as remote_log:
-        start = plain_reader(remote_log).log_start_offset(ORDERS_0)
+        start = PlainReader(remote_log).log_start_offset(ORDERS_0)
         assert start in {0, 25}
         assert_readable(remote_log)
 
@@ -137,13 +137,13 @@ def test_half_deleted_records_are_deleted_by_the_next_attempt(site: CrashSite, c
     site.clock.move_by(LEASE_MS + 1)
     run(files, "expire")
     with files.open() as remote_log:
-        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == start
+        assert PlainReader(remote_log).log_start_offset(ORDERS_0) == start
         assert_clean(remote_log)
 
     run(files, *command)
     run(files, "expire")
     with files.open() as remote_log:
-        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 25
+        assert PlainReader(remote_log).log_start_offset(ORDERS_0) == 25
         kept = [("orders-0", 20, 29), *(("orders-1", first, first + 9) for first in (0, 10, 20))]
         assert finished_ranges(remote_log) == kept
     assert_settled(files)
@@ -165,7 +165,7 @@ def test_metadata_that_are_lost_together_with_a_killed_deletion_of_records_never
     run(files, "metadata", "trust-clock", "--yes")
     run(files, "expire")
     with files.open() as remote_log:
-        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 25
+        assert PlainReader(remote_log).log_start_offset(ORDERS_0) == 25
         assert_clean(remote_log)
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 
 from support.command_line import CommandResult
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import CLUSTER_ID, ENABLED, NOW, ORDERS_0, RemoteLogFiles, topic_id, unsynced
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.log.log_config import LogConfig
@@ -78,7 +78,7 @@ def local_values(root: Path) -> set[bytes | None]:
 
 def remote_values(remote_log: RemoteLogManager) -> set[bytes | None]:
     """Return the values of all that a reader without a local log gets."""
-    reader = plain_reader(remote_log).open(ORDERS_0)
+    reader = PlainReader(remote_log).open(ORDERS_0)
     reader.local = None
     return {record.value for record in reader.records(reader.log_start_offset)} if reader.coverage.ranges else set()
 

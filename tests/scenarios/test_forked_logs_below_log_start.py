@@ -24,7 +24,7 @@ from scenarios.forked_logs import (
     write,
 )
 from support.command_line import mentions, run_on
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.records import USUAL_EXAMPLES
 from support.remote_logs import ENABLED, NOW, ORDERS_0, RemoteLogFiles, copy, local_log, segments_of
 from tiered_storage.errors import ForkedLogError
@@ -157,13 +157,13 @@ def test_a_replica_that_cuts_its_segments_elsewhere_is_trimmed_while_total_reten
                     held_back = [why for plan in trims if (why := plan.held_back) and "not yet remote" not in why]
                     assert held_back == []
                     assert remote_log.deletions.enforce_local_retention(trims).failures == ()
-                    start = plain_reader(remote_log).log_start_offset(ORDERS_0)
+                    start = PlainReader(remote_log).log_start_offset(ORDERS_0)
                     assert offsets_of_all_from(remote_log, start) == list(range(start, now - NOW))
                     assert all((one.end_offset or 0) >= start for one in closed(remote_log))
 
 
 def offsets_of_all_from(remote_log: RemoteLogManager, start: int) -> list[int]:
-    return [record.offset for record in plain_reader(remote_log).records(ORDERS_0, start)]
+    return [record.offset for record in PlainReader(remote_log).records(ORDERS_0, start)]
 
 
 def closed(remote_log: RemoteLogManager) -> list[LocalSegment]:

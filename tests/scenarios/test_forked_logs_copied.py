@@ -25,7 +25,7 @@ from scenarios.forked_logs import (
     write,
 )
 from support.command_line import mentions, run_on
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import ORDERS_0, copy, segments_of
 from tiered_storage.errors import ForkedLogError
 from tiered_storage.kafka_log.files.log_segment import list_segments
@@ -78,7 +78,7 @@ def test_a_replica_that_cuts_its_segments_elsewhere_is_no_fork(
 
 
 def offsets_of_all(remote_log: RemoteLogManager) -> list[int]:
-    return [record.offset for record in plain_reader(remote_log).records(ORDERS_0, 0)]
+    return [record.offset for record in PlainReader(remote_log).records(ORDERS_0, 0)]
 
 
 @pytest.mark.parametrize("verifies", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ from scenarios.forked_logs import (
 from support.clocks import ManualClock
 from support.command_line import CommandResult, mentions, run_on
 from support.metadata_stores import a_step
-from support.remote_logs import RemoteLogFiles, copy, cut, end_below, flip_bit, held_by, segments_of
+from support.remote_logs import RemoteLogFiles, copy, end_below, flip_bit, held_by, segments_of
 from tiered_storage.remote_log.model import SegmentState
 
 
@@ -131,7 +132,7 @@ def lost_the_last(root: Path, here: Path, there: Path, left: int | None) -> Remo
     if left is None:
         lost.unlink()
     else:
-        cut(lost, left)
+        os.truncate(lost, left)
     files.clock = ManualClock(time.time_ns() // 1_000_000 + 10**10)
     return files
 

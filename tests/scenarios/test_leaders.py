@@ -8,7 +8,7 @@ import pytest
 
 from scenarios.brokers import Brokers
 from support.command_line import mentions
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import (
     ENABLED,
     NOW,
@@ -45,7 +45,7 @@ def opened(files: RemoteLogFiles, brokers: Brokers, number: int) -> RemoteLogMan
 
 
 def values_read(remote_log: RemoteLogManager, start: int = 0) -> list[bytes]:
-    return [record.value or b"" for record in plain_reader(remote_log).records(ORDERS_0, start)]
+    return [record.value or b"" for record in PlainReader(remote_log).records(ORDERS_0, start)]
 
 
 def lineage_of(remote_log: RemoteLogManager) -> list[tuple[int, int]]:
@@ -132,7 +132,7 @@ def test_the_epoch_of_an_uncopied_leader_outlives_its_brokers_checkpoint(
         assert values_read(remote_log, 30) == brokers.values(30)
         found = []
         with pytest.raises(RemoteObjectNotFoundError, match="offset 15"):
-            found += [record.value for record in plain_reader(remote_log).open(ORDERS_0).records(0)]
+            found += [record.value for record in PlainReader(remote_log).open(ORDERS_0).records(0)]
         # No audit may be clean here: the records are lost.
         anomalies = remote_log.checks.audit().anomalies
         assert [(each.kind, each.offsets) for each in anomalies] == [(AnomalyKind.GAP, (15, 29))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import (
     CLUSTER_ID,
     ENABLED,
@@ -57,7 +57,7 @@ def a_site(root: Path, batches_a_segment: dict[int, int], appended: int, **topic
 
 def tiers(remote_log: RemoteLogManager, partition: TopicIdPartition) -> dict[int, Tier]:
     """Return which tier gives each offset."""
-    reader = plain_reader(remote_log).open(partition)
+    reader = PlainReader(remote_log).open(partition)
     return {offset: reader.fetch(offset).tier for offset in range(reader.log_start_offset, reader.log_end_offset)}
 
 
@@ -70,7 +70,7 @@ def test_offload_and_read_back(tmp_path: Path) -> None:
         assert findings == []
         assert len(remote_log.deletions.enforce_local_retention(plans).trimmed) == 1
         assert files.local_starts() == [3]
-        assert list(plain_reader(remote_log).records(orders, 0)) == [the_record(offset) for offset in range(4)]
+        assert list(PlainReader(remote_log).records(orders, 0)) == [the_record(offset) for offset in range(4)]
         assert tiers(remote_log, orders) == {0: Tier.REMOTE, 1: Tier.REMOTE, 2: Tier.REMOTE, 3: Tier.LOCAL}
         assert_clean(remote_log, the_record)
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from scenarios.brokers import Brokers
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import (
     CLUSTER_ID,
     ENABLED,
@@ -273,7 +273,7 @@ class PartitionLives(RuleBasedStateMachine):
     def delete_records(self, which: int) -> None:
         self.retention()
         with unsynced(), self.open() as remote_log:
-            reader = plain_reader(remote_log).open(self.partition)
+            reader = PlainReader(remote_log).open(self.partition)
             offsets = range(reader.log_start_offset, reader.log_end_offset + 1)
             before = offsets[which % len(offsets)]
             if not remote_log.deletions.permissions.is_allowed(self.partition, DeletionKind.REMOTE):
@@ -480,7 +480,7 @@ class PartitionLives(RuleBasedStateMachine):
         """Read from the global log start: exactly what the leader has."""
         with self.open() as remote_log:
             global_log_start = remote_log.context.segments.log_start_offset(self.partition)
-            reader = plain_reader(remote_log).open(self.partition)
+            reader = PlainReader(remote_log).open(self.partition)
             assert reader.log_end_offset == max(self.brokers.end, global_log_start or 0)
             if global_log_start is not None:
                 assert reader.log_start_offset == global_log_start

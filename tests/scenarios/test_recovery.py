@@ -5,6 +5,7 @@ Scenarios 33 and 34 of the remote log.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -20,7 +21,6 @@ from support.remote_logs import (
     RemoteLogFiles,
     a_copied_remote_log,
     assert_clean,
-    cut,
     flip_bit,
     held_by,
     offsets_read,
@@ -135,7 +135,7 @@ def missing(files: RemoteLogFiles) -> None:
 
 
 def wrong_size(files: RemoteLogFiles) -> None:
-    cut(of_second_segment(files, ".log"), 100)
+    os.truncate(of_second_segment(files, ".log"), 100)
 
 
 def wrong_checksum(files: RemoteLogFiles) -> None:

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from support.command_line import run_on
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import (
     BATCH_BYTES,
     BATCH_RECORDS,
@@ -184,7 +184,7 @@ def test_the_global_log_start_is_moved_by_a_person(tmp_path: Path) -> None:
     assert run_on(files, "delete-records", "orders", 0, "--before", 15).exit_code == 0
 
     with files.open() as remote_log:
-        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 15, "at once, before anything is deleted"
+        assert PlainReader(remote_log).log_start_offset(ORDERS_0) == 15, "at once, before anything is deleted"
         assert len(files.objects(".log")) == 3
     assert run_on(files, "expire", "--json").document["deleted"] == 1
     assert run_on(files, "retain").exit_code == 0
@@ -258,7 +258,7 @@ def test_a_topic_that_is_copied_no_more(tmp_path: Path, how: tuple[str, ...]) ->
     log_start = 10 if deletes else 0
     end = 35 + 4 * BATCH_RECORDS
     with files.open() as remote_log:
-        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == log_start
+        assert PlainReader(remote_log).log_start_offset(ORDERS_0) == log_start
         assert offsets_read(remote_log, log_start) == list(range(log_start, end))
         assert len(files.objects(".log")) == (0 if deletes else 3)
         assert_clean(remote_log)
@@ -279,5 +279,5 @@ def test_reads_return_what_was_written_after_every_kind_of_deletion(tmp_path: Pa
         copy(remote_log)
         expire(remote_log, NOW)
         retain(remote_log, NOW)
-        assert (files.local_starts(), plain_reader(remote_log).log_start_offset(ORDERS_0)) == ([50], 30)
+        assert (files.local_starts(), PlainReader(remote_log).log_start_offset(ORDERS_0)) == ([50], 30)
         assert_clean(remote_log)

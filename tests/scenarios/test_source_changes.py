@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from scenarios.brokers import Brokers
 from support.command_line import run_on
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import (
     CLUSTER_ID,
     ENABLED,
@@ -22,7 +23,6 @@ from support.remote_logs import (
     append_batches,
     assert_clean,
     copy,
-    cut,
     flip_bit,
     partition_of,
     ranges,
@@ -116,7 +116,7 @@ def test_copying_continues_from_another_replica_with_other_segment_boundaries(tm
         files.properties["log.dirs"] = [str(brokers.directory(number))]
         with files.open() as remote_log:
             assert ranges(copy(remote_log).committed) == copied
-            found: list[Record] = list(plain_reader(remote_log).records(ORDERS_0, 0))
+            found: list[Record] = list(PlainReader(remote_log).records(ORDERS_0, 0))
             assert [each.value for each in found] == brokers.values()
             # Segments with different boundaries overlap, and readers still get each offset once.
             assert_clean(remote_log, expected=None)
@@ -180,7 +180,7 @@ def test_the_whole_segments_of_a_torn_log_are_copied(tmp_path: Path) -> None:
     """The last batch before the stable end is torn: its segment is refused, earlier ones are copied."""
     files = a_remote_log(tmp_path)
     third: LogSegment = files.local_segments()[2]
-    cut(third.log_path, third.size() - 7)
+    os.truncate(third.log_path, third.size() - 7)
     with files.open() as remote_log:
         report = copy(remote_log)
         assert ranges(report.committed) == [(0, 9), (10, 19)]

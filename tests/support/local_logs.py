@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from support.transactions import split
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.records.record import Record
-from tiered_storage.kafka_log.records.record_batch import read_batch_header, read_records
 
 TOPIC_ID = "cxfmXdFdRF2-6WITmvYjdA"
 NOW = 1_700_000_000_000
@@ -27,10 +27,7 @@ def create(
 def read_all(log: LocalLog) -> list[Record]:
     found: list[Record] = []
     offset = log.log_start_offset
-    while batches := memoryview(log.read(offset, 1000)):
-        while batches:
-            header = read_batch_header(batches)
-            found += read_records(batches[: header.size])
-            batches = batches[header.size :]
+    while batches := log.read(offset, 1000):
+        found += [record for _, records in split(batches) for record in records]
         offset = found[-1].offset + 1
     return found

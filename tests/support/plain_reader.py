@@ -27,12 +27,10 @@ from tiered_storage.remote_log.indexes.remote_index_lookup import RemoteIndexes
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.lineage import agreed_end, epoch_at, merged
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.read_values import Tier
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog
-from tiered_storage.remote_log.source.segment_source import SegmentSource
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 
@@ -61,33 +59,25 @@ def below(content: bytes, end_offset: int, source: str, source_position: int) ->
     return content
 
 
-def plain_reader(remote_log: RemoteLogManager) -> PlainReader:
-    """Return the oracle over the parts of `remote_log`."""
-    return PlainReader(remote_log.context.source, remote_log.context.segments, remote_log.context.storage)
-
-
+@dataclass(frozen=True, slots=True)
 class PlainReader:
-    """Reads partitions of one remote log. Its managers belong to the caller."""
+    """Reads partitions of `remote_log`, whose parts belong to the caller."""
 
-    def __init__(
-        self, source: SegmentSource, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager
-    ) -> None:
-        self._source = source
-        self._metadata = metadata
-        self._storage = storage
+    remote_log: RemoteLogManager
 
     def open(self, partition: TopicIdPartition) -> PartitionReader:
         """Look at `partition` now; what is copied, trimmed or expired later is not seen by what this returns."""
-        local = self._source.partition(partition)
-        state = self._metadata.partition_state(partition)
+        context = self.remote_log.context
+        local = context.source.partition(partition)
+        state = context.segments.partition_state(partition)
         observed = local.leader_epochs if local else ()
         if local is not None:
             local = _up_to_what_a_later_leader_cut(local, state.lineage)
         lineage = merged(state.lineage, observed)
         # Of a topic that a person deleted nothing remote is read, also before the next expiry ends it.
-        segments = () if state.delete_state is not None else self._metadata.list_remote_log_segments(partition)
+        segments = () if state.delete_state is not None else context.segments.list_remote_log_segments(partition)
         coverage = Coverage.of(segments, lineage)
-        return PartitionReader(partition, local, coverage, state.log_start_offset or 0, self._storage)
+        return PartitionReader(partition, local, coverage, state.log_start_offset or 0, context.storage)
 
     def log_start_offset(self, partition: TopicIdPartition) -> int:
         """Return the first offset that can be read."""

@@ -22,7 +22,7 @@ from unittest import mock
 import yaml
 
 from support.clocks import ManualClock, stamped
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.log.local_log import LocalLog
@@ -298,7 +298,7 @@ def states_of(remote_log: RemoteLogManager, partition: TopicIdPartition = ORDERS
 
 def offsets_read(remote_log: RemoteLogManager, start: int, partition: TopicIdPartition = ORDERS_0) -> list[int]:
     """Read to the end and return the offsets; each record must be the one that was written."""
-    found = list(plain_reader(remote_log).records(partition, start))
+    found = list(PlainReader(remote_log).records(partition, start))
     assert found == [record(each.offset) for each in found]
     return [each.offset for each in found]
 
@@ -313,7 +313,7 @@ def assert_clean(remote_log: RemoteLogManager, expected: Callable[[int], Record]
     assert audited.anomalies == (), audited.anomalies
     local = [log.topic_id_partition for log in remote_log.context.source.partitions() if isinstance(log, PartitionLog)]
     for partition in {*local, *remote_log.context.segments.list_partitions()}:
-        reader = plain_reader(remote_log).open(partition)
+        reader = PlainReader(remote_log).open(partition)
         found = list(reader.records(reader.log_start_offset))
         assert [each.offset for each in found] == list(range(reader.log_start_offset, reader.log_end_offset))
         assert expected is None or found == [expected(each.offset) for each in found]
@@ -332,12 +332,6 @@ def flip_bit(path: Path, position: int) -> None:
     content = bytearray(path.read_bytes())
     content[position] ^= 0x10
     path.write_bytes(content)
-
-
-def cut(path: Path, size: int) -> None:
-    """Cut a file to `size` bytes."""
-    with path.open("r+b") as file:
-        file.truncate(size)
 
 
 def end_below(

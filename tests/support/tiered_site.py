@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from support.clocks import stamped
+from support.remote_logs import flip_bit
 from tiered_storage.clock import BootTime, machine_boot_time, wall_clock
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.files.log_segment import list_segments
@@ -133,9 +134,7 @@ class TieredSite:
     def corrupt(self, name: str, base_offset: int) -> Path:
         """Flip a bit of a record in a local segment; return its file."""
         path = self.logs / name / f"{base_offset:020d}.log"
-        content = bytearray(path.read_bytes())
-        content[-20] ^= 1
-        path.write_bytes(content)
+        flip_bit(path, -20)
         return path
 
 

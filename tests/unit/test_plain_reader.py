@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 
 from support.command_line import run_on
 from support.metadata_stores import a_step
-from support.plain_reader import FetchedBatches, PartitionReader, below, plain_reader
+from support.plain_reader import FetchedBatches, PartitionReader, PlainReader, below
 from support.remote_logs import (
     BATCH_BYTES,
     BATCH_RECORDS,
@@ -21,7 +22,6 @@ from support.remote_logs import (
     batches_in,
     begin,
     copy,
-    cut,
     flip_bit,
     held_by,
     local_log,
@@ -56,7 +56,7 @@ from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
 
 
 def reader_of(remote_log: RemoteLogManager) -> PartitionReader:
-    return plain_reader(remote_log).open(ORDERS_0)
+    return PlainReader(remote_log).open(ORDERS_0)
 
 
 def trim(remote_log: RemoteLogManager, new_start: int) -> None:
@@ -218,10 +218,10 @@ def test_the_log_starts_where_the_first_tier_does_but_not_below_the_global_log_s
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         trim(remote_log, 20)
-        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 0
+        assert PlainReader(remote_log).log_start_offset(ORDERS_0) == 0
 
         remote_log.context.segments.advance_log_start_offset(ORDERS_0, 25, held_by(remote_log, "test"))
-        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 25
+        assert PlainReader(remote_log).log_start_offset(ORDERS_0) == 25
         assert offsets_read(remote_log, 25) == list(range(25, 35))
 
 
@@ -234,7 +234,7 @@ def test_nothing_is_readable_if_everything_remote_has_expired(tmp_path: Path) ->
             step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
             remote_log.context.segments.update_remote_log_segment_metadata(step, lease)
 
-        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 30
+        assert PlainReader(remote_log).log_start_offset(ORDERS_0) == 30
         assert offsets_read(remote_log, 30) == []
         with pytest.raises(OffsetOutOfRangeError):
             offsets_read(remote_log, 29)
@@ -313,13 +313,13 @@ def test_the_copy_of_a_deposed_leader_is_not_read(tmp_path: Path) -> None:
 
         assert [one.start_offset for one in copy(remote_log).committed] == [10, 20]
         trim(remote_log, 30)
-        found = [list(plain_reader(remote_log).records(ORDERS_0, 10))]
+        found = [list(PlainReader(remote_log).records(ORDERS_0, 10))]
         # A broker that starts now forgets the leaders below its log start.
         write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(1, 30)])
-        found.append(list(plain_reader(remote_log).records(ORDERS_0, 10)))
+        found.append(list(PlainReader(remote_log).records(ORDERS_0, 10)))
         assert remote_log.checks.audit().anomalies == ()
     with only_remote(files) as remote_log:
-        found.append(list(plain_reader(remote_log).records(ORDERS_0, 10)))
+        found.append(list(PlainReader(remote_log).records(ORDERS_0, 10)))
 
     for each in found:
         assert [one.offset for one in each] == [*range(10, 35)][: len(each)]
@@ -383,7 +383,7 @@ def test_a_lost_object_is_an_error_that_names_it_and_never_a_silent_skip(tmp_pat
         lost = files.objects(suffix)[1]
         lost.unlink()
 
-        assert list(_offsets(plain_reader(remote_log).records(ORDERS_0, 0), 10)) == list(range(10))
+        assert list(_offsets(PlainReader(remote_log).records(ORDERS_0, 0), 10)) == list(range(10))
         with pytest.raises(RemoteObjectNotFoundError, match=lost.name):
             offsets_read(remote_log, 0)
         assert offsets_read(remote_log, 20) == list(range(20, 35))
@@ -458,7 +458,7 @@ def test_a_local_index_only_says_where_to_begin(tmp_path: Path, damage: str) -> 
 def test_the_missing_end_of_a_local_segment_is_an_error_and_never_a_silent_skip(tmp_path: Path, where: str) -> None:
     files = a_remote_log(tmp_path)
     path = files.local_segments()[1 if where == "closed" else 3].log_path
-    cut(path, BATCH_BYTES if where == "closed" else 0)
+    os.truncate(path, BATCH_BYTES if where == "closed" else 0)
     with files.open() as remote_log:
         reader = reader_of(remote_log)
         missing = 15 if where == "closed" else 30
@@ -471,8 +471,8 @@ def test_the_missing_end_of_a_local_segment_is_an_error_and_never_a_silent_skip(
 
 def test_in_a_compacted_topic_a_gap_is_no_loss(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 2}, topics={})
-    cut(files.local_segments()[0].log_path, BATCH_BYTES)
-    cut(files.local_segments()[1].log_path, 0)
+    os.truncate(files.local_segments()[0].log_path, BATCH_BYTES)
+    os.truncate(files.local_segments()[1].log_path, 0)
     write_offset_checkpoint(files.log_directory / CLEANER_CHECKPOINT, {("orders", 0): 20})
     with files.open() as remote_log:
         assert offsets_read(remote_log, 0) == [0, 1, 2, 3, 4, 20, 21, 22, 23, 24]
@@ -482,7 +482,7 @@ def test_in_a_compacted_topic_a_gap_is_no_loss(tmp_path: Path) -> None:
 def test_a_log_that_is_trimmed_while_it_is_read_continues_from_the_remote_tier(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
-        reading = plain_reader(remote_log).records(ORDERS_0, 0)
+        reading = PlainReader(remote_log).records(ORDERS_0, 0)
         assert list(_offsets(reading, 3)) == [0, 1, 2]
 
         trim(remote_log, 30)

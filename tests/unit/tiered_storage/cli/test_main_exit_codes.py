@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from support.remote_logs import (
     RemoteLogFiles,
     a_copied_remote_log,
     a_remote_log,
-    cut,
 )
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
@@ -63,7 +63,7 @@ def held(root: Path) -> RemoteLogFiles:
 
 def damaged(root: Path) -> RemoteLogFiles:
     files = sound(root)
-    cut(files.objects(".log")[0], BATCH_BYTES)
+    os.truncate(files.objects(".log")[0], BATCH_BYTES)
     return files
 
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.records import USUAL_EXAMPLES
 from support.remote_logs import (
     BATCH_RECORDS,
@@ -103,7 +103,7 @@ class RemoteLogAgainstRecords(RuleBasedStateMachine):
 
     @invariant()
     def everything_is_read_exactly_once(self) -> None:
-        assert plain_reader(self.remote_log).log_start_offset(ORDERS_0) == self.log_start
+        assert PlainReader(self.remote_log).log_start_offset(ORDERS_0) == self.log_start
         assert offsets_read(self.remote_log, self.log_start) == list(range(self.log_start, self.end))
 
     @invariant()

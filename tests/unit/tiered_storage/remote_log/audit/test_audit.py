@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -23,7 +24,6 @@ from support.remote_logs import (
     begin,
     carry_out,
     copy,
-    cut,
     flip_bit,
     held_by,
     local_log,
@@ -139,7 +139,7 @@ def test_a_missing_object_is_named(files: RemoteLogFiles, suffix: str, deep: boo
 def test_each_object_of_a_segment_that_is_wrong_is_named(files: RemoteLogFiles, deep: bool) -> None:
     data, indexes, marker = files.objects(".log")[1], files.objects(".indexes")[1], files.objects(".commit")[1]
     data.unlink()
-    cut(indexes, 10)
+    os.truncate(indexes, 10)
     marker.unlink()
     with files.open() as remote_log:
         report = remote_log.checks.audit(deep=deep)
@@ -172,7 +172,7 @@ def test_metadata_that_do_not_tell_of_objects_hide_no_other_segment(files: Remot
 def test_an_object_of_another_size_is_named(files: RemoteLogFiles, suffix: str) -> None:
     path = files.objects(suffix)[1]
     size = path.stat().st_size
-    cut(path, size - 1)
+    os.truncate(path, size - 1)
     with files.open() as remote_log:
         anomaly = the_anomaly(remote_log.checks.audit())
 

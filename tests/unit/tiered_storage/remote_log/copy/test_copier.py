@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +18,6 @@ from support.remote_logs import (
     SIZES,
     a_remote_log,
     batches_in,
-    cut,
     flip_bit,
     location_of,
     record,
@@ -191,11 +191,11 @@ def corrupt_flip(segment: LogSegment) -> None:
 
 
 def corrupt_cut_inside(segment: LogSegment) -> None:
-    cut(segment.log_path, SEGMENT_BYTES - 7)
+    os.truncate(segment.log_path, SEGMENT_BYTES - 7)
 
 
 def corrupt_cut_between(segment: LogSegment) -> None:
-    cut(segment.log_path, BATCH_BYTES)
+    os.truncate(segment.log_path, BATCH_BYTES)
 
 
 def corrupt_magic(segment: LogSegment) -> None:
@@ -204,7 +204,7 @@ def corrupt_magic(segment: LogSegment) -> None:
 
 
 def corrupt_empty(segment: LogSegment) -> None:
-    cut(segment.log_path, 0)
+    os.truncate(segment.log_path, 0)
 
 
 def corrupt_repeat(segment: LogSegment) -> None:
@@ -256,7 +256,7 @@ def test_a_segment_cut_since_it_was_planned_is_noticed(
     segment: LogSegment, storage: ObjectRemoteStorageManager
 ) -> None:
     task = task_for(segment)
-    cut(segment.log_path, BATCH_BYTES)
+    os.truncate(segment.log_path, BATCH_BYTES)
 
     error, message = failed(run(task, storage), storage)
 

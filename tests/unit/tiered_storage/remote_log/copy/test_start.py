@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +21,6 @@ from support.remote_logs import (
     begin,
     carry_out,
     copy,
-    cut,
     flip_bit,
     held_by,
     location_of,
@@ -97,7 +97,7 @@ def _change(log_directory: Path, partition: Path, how: str) -> None:
     else:
         for base in (20, 30):
             LogSegment(base, partition).log_path.unlink()
-        cut(LogSegment(10, partition).log_path, BATCH_BYTES)
+        os.truncate(LogSegment(10, partition).log_path, BATCH_BYTES)
         write_offset_checkpoint(log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 15})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.command_line import mentions
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import (
     CLUSTER_ID,
     ORDERS_0,
@@ -141,7 +141,7 @@ def test_expired_segments_stay_expired(files: RemoteLogFiles) -> None:
     rebuilt(files)
 
     with files.open() as remote_log:
-        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 10
+        assert PlainReader(remote_log).log_start_offset(ORDERS_0) == 10
         with pytest.raises(OffsetOutOfRangeError):
             offsets_read(remote_log, 5)
         assert offsets_read(remote_log, 10) == list(range(10, 35))

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,
@@ -138,7 +138,7 @@ def test_segments_below_the_global_log_start_are_marked_though_no_manifest_names
     assert lose_and_rebuild(files).marked == 3
     with files.open() as remote_log:
         assert states_of(remote_log) == [(start, DELETING) for start in (0, 10, 20)]
-        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 30
+        assert PlainReader(remote_log).log_start_offset(ORDERS_0) == 30
 
 
 def test_a_second_copy_that_was_marked_stays_so(tmp_path: Path) -> None:

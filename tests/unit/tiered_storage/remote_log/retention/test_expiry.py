@@ -12,7 +12,7 @@ import pytest
 from support.clocks import stamped
 from support.command_line import mentions
 from support.metadata_stores import a_segment, a_step
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import (
     BATCH_BYTES,
     ENABLED,
@@ -997,7 +997,7 @@ def test_a_topic_disabled_out_of_sight_of_its_local_log_keeps_its_log_start(tmp_
     files.properties["topics"] = {"orders": {**ENABLED, "local.retention.bytes": 0}}
 
     with files.open() as remote_log:
-        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 0
+        assert PlainReader(remote_log).log_start_offset(ORDERS_0) == 0
         assert [segment.base_offset for segment in remote_log.plan_copy().segments] == [0, 10, 20]
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, files.clock.now)
         assert remote_log.deletions.enforce_local_retention(plans).trimmed == ()

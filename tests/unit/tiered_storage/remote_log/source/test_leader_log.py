@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from contract.sources import log_directory_under_test
 from support.command_line import mentions
-from support.remote_logs import NOW, ORDERS_0, cut
+from support.remote_logs import NOW, ORDERS_0
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.fetch import FetchBuffer
@@ -72,7 +73,7 @@ def test_a_file_that_is_truncated_or_gone_is_named(leader: Leader) -> None:
     log = leader.log(first.base_offset, third.base_offset)
     truncated, gone = (leader.next_of(log) for _ in range(2))
 
-    cut(first.log_path, 10)
+    os.truncate(first.log_path, 10)
     second.log_path.rename(f"{second.log_path}.deleted")
 
     assert mentions(str(log.why_changed(truncated)), first.log_path, "changed", "broker 1")
@@ -100,7 +101,7 @@ def test_what_follows_a_segment_whose_end_was_compacted_away_is_fetched(leader: 
     segments = list_segments(leader.directory)
     compacted, after, end = segments[1], segments[2], segments[-1].base_offset
     batches = batches_of(compacted.log_path)
-    cut(compacted.log_path, compacted.size() - len(batches[-1]))
+    os.truncate(compacted.log_path, compacted.size() - len(batches[-1]))
     start = base_of(batches[{"with the segment": 0, "inside of it": 1, "in the gap": -1}[starts]])
     left = [batch for segment in segments for batch in batches_of(segment.log_path)]
     cluster = FakeCluster(left)

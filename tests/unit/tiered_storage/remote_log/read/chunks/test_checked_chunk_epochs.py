@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import (
     BATCH_BYTES,
     ORDERS_0,
@@ -51,11 +51,11 @@ def segment_bytes(remote_log: RemoteLogManager) -> None:
 
 
 def fetch(remote_log: RemoteLogManager) -> None:
-    plain_reader(remote_log).open(ORDERS_0).fetch(17)
+    PlainReader(remote_log).open(ORDERS_0).fetch(17)
 
 
 def fetch_remote(remote_log: RemoteLogManager) -> None:
-    list(plain_reader(remote_log).fetch_remote(ORDERS_0, 10))
+    list(PlainReader(remote_log).fetch_remote(ORDERS_0, 10))
 
 
 def tables(remote_log: RemoteLogManager) -> None:

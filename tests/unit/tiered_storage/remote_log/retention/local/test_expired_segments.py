@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 
 from support.command_line import mentions, run_on
-from support.plain_reader import plain_reader
+from support.plain_reader import PlainReader
 from support.remote_logs import (
     BATCH_BYTES,
     CLUSTER_ID,
@@ -77,7 +77,7 @@ def expire(files: RemoteLogFiles, now: int) -> int:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, now)
         assert remote_log.deletions.mark_expired(plans, "expire")[1] == ()
         assert remote_log.deletions.delete_marked("expire").failures == ()
-        return plain_reader(remote_log).log_start_offset(ORDERS_0)
+        return PlainReader(remote_log).log_start_offset(ORDERS_0)
 
 
 def delete_records(files: RemoteLogFiles, before: int) -> None:

@@ -21,7 +21,6 @@ from support.remote_logs import (
     a_remote_log,
     batches_in,
     copy,
-    cut,
     end_below,
     flip_bit,
     held_by,
@@ -394,7 +393,7 @@ def test_nothing_local_is_deleted_if_an_object_is_missing(tmp_path: Path, suffix
 
 def test_nothing_local_is_deleted_if_an_object_is_too_short(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(SEGMENT_BYTES))
-    cut(files.objects(".log")[1], SEGMENT_BYTES - 1)
+    os.truncate(files.objects(".log")[1], SEGMENT_BYTES - 1)
 
     with files.open() as remote_log:
         assert len(retain(remote_log)) == 1
@@ -830,7 +829,7 @@ def test_by_default_a_trim_reads_every_remote_byte_back(tmp_path: Path, verifies
 def test_a_missing_or_shorter_object_keeps_what_it_must_hold(tmp_path: Path, suffix: str, verifies: bool) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0), remote_log_verify_before_trim=verifies)
     path = files.objects(suffix)[1]
-    cut(path, path.stat().st_size - 1)
+    os.truncate(path, path.stat().st_size - 1)
     with files.open() as remote_log:
         assert len(retain(remote_log)) == 1
         path.unlink()
