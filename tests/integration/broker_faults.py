@@ -20,6 +20,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 )
 from tiered_storage.kafka_wire.brokers import Brokers
 from tiered_storage_airflow.demo_cluster.brokers import NODES, REQUEST_SECONDS, BrokerCluster
+from tiered_storage_airflow.demo_cluster.ledger import Ledger, judge, read_local, read_remote
 
 CLIENT_ID = "remote-log"
 QUOTA_BYTES = 20_000
@@ -162,6 +163,23 @@ def reassign_to(brokers: BrokerCluster, topic: str, wanted: Mapping[int, list[in
                    for number, nodes in wanted.items())  # fmt: skip
 
     wait_for(moved, lambda: "the partitions do not move")
+
+
+def ensure_as_their_leader(site: LiveCluster, ledger: Ledger, topic: str) -> None:
+    """Audit everything deeply; see that both tiers have the records of `topic` that its leader has, each once.
+
+    An unclean election lost some of the acknowledged ones; no other is missing.
+    """
+    site.audited()
+    with site.open() as remote_log:
+        remote = read_remote(remote_log)
+    local = read_local({"bootstrap.servers": site.kafka.bootstrap_servers}, [topic])
+    assert remote.keys() <= local.keys()
+    assert {place: local[place] for place in remote} == remote
+    counts = judge(ledger.acknowledged(), remote, local)[topic]
+    assert counts.twice == 0, counts
+    survivors = {key for keys in local.values() for key in keys}
+    assert counts.lost == len(ledger.acknowledged().keys() - survivors) > 0
 
 
 def all_from(first: int) -> list[int]:

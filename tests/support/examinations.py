@@ -49,8 +49,3 @@ def examined(files: RemoteLogFiles | Path, environ: Mapping[str, str] = JAVA_IS_
     machine = ManualClock(wall_clock())
     with mock.patch.object(clock, "time", machine.time_module()):
         return Examination(list(examine(config, machine, environ)))
-
-
-def everything_in(folder: Path) -> dict[str, bytes | None]:
-    """Return the files below `folder` with their contents, and its folders."""
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}

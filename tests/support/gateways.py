@@ -7,19 +7,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.kafka_clients import CODECS, RealKafkaClient
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, remote_ends
-from support.records import varied_records
+from support.kafka_clients import RealKafkaClient
+from support.live_sites import LiveSite, remote_ends
 from support.waiting import wait_for
-from tiered_storage.kafka_log.records.record import Record
-from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
 
 START_SECONDS = 150
 STOP_SECONDS = 60
@@ -59,37 +54,6 @@ def copied_and_trimmed(site: LiveSite, topic: str, partition: int = 0, more: int
     end = remote_ends(site, topic)[partition]
     site.kafka.client.delete_records(topic, partition, end + more)
     return end
-
-
-def trimmed_in_every_codec(site: LiveSite, topic: str, each: int = 300) -> list[Record]:
-    """Create a topic with `each` records in every codec; those of whole segments are then remote only."""
-    client = site.kafka.client
-    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
-    records = [
-        record
-        for number, codec in enumerate(CODECS)
-        for record in client.produce(topic, varied_records(each, seed=number), codec=codec, batch_num_messages=20)
-    ]
-    assert 0 < copied_and_trimmed(site, topic) < len(records)
-    return records
-
-
-def fetch_until_answered(
-    client: ClusterClient, topic: str, offset: int, limits: FetchLimits | None = None
-) -> FetchedPartition:
-    """Fetch from partition 0 as a consumer does: again while there are neither records nor an error.
-
-    That is the answer while the first remote bytes are on their way.
-    """
-    end = time.monotonic() + START_SECONDS
-    while True:
-        answer = client.fetch(
-            [FetchPosition(topic, 0, offset)], FetchBuffer(8 << 20), limits or FetchLimits(), seconds=START_SECONDS
-        )
-        [found] = answer.partitions
-        if found.records or found.error_code or offset >= found.high_watermark:
-            return found
-        assert time.monotonic() < end, found
 
 
 @contextmanager

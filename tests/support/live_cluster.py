@@ -118,22 +118,6 @@ class LiveCluster(LiveSite[BrokerCluster]):
         assert counts.remote + counts.local == counts.acknowledged == len(ledger)
         return counts
 
-    def ensure_as_their_leader(self, ledger: Ledger, topic: str) -> None:
-        """Audit everything deeply; see that both tiers have the records of `topic` that its leader has, each once.
-
-        An unclean election lost some of the acknowledged ones; no other is missing.
-        """
-        self.audited()
-        with self.open() as remote_log:
-            remote = read_remote(remote_log)
-        local = read_local({"bootstrap.servers": self.kafka.bootstrap_servers}, [topic])
-        assert remote.keys() <= local.keys()
-        assert {place: local[place] for place in remote} == remote
-        counts = judge(ledger.acknowledged(), remote, local)[topic]
-        assert counts.twice == 0, counts
-        survivors = {key for keys in local.values() for key in keys}
-        assert counts.lost == len(ledger.acknowledged().keys() - survivors) > 0
-
 
 class CopyLoop(Background):
     """Copies again and again, each time by a new process.

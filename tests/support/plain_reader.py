@@ -87,10 +87,6 @@ class PlainReader:
         """Yield all records from `offset` to the end that is stable now; see PartitionReader.records."""
         return self.open(partition).records(offset)
 
-    def fetch_remote(self, partition: TopicIdPartition, offset: int) -> Iterator[bytes]:
-        """Stream the remote bytes from the batch that holds `offset` to the end of its segment."""
-        return self.open(partition).fetch_remote(offset)
-
 
 @dataclass(slots=True)
 class PartitionReader:

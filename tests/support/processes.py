@@ -9,7 +9,6 @@ from multiprocessing.queues import Queue
 from typing import Any
 
 PATIENCE_SECONDS = 120
-NOBODY = 65_534
 
 
 def in_processes(count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -53,25 +52,3 @@ def _answer(answers: Queue[tuple[int, Any]], work: Callable[..., Any], number: i
     except Exception as error:
         answers.put((number, repr(error)))
         raise
-
-
-def as_nobody(work: Callable[[], Any]) -> Any:
-    """Run `work` in a forked process without the rights of root; return what it returned, or the error as text."""
-    context = get_context("fork")
-    answers = context.Queue()
-
-    def answer() -> None:
-        if os.geteuid() == 0:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-        try:
-            answers.put(work())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the test asks for it
-            answers.put(f"{type(error).__name__}: {error}")
-
-    process = context.Process(target=answer)
-    process.start()
-    answered = answers.get(timeout=PATIENCE_SECONDS)
-    process.join(PATIENCE_SECONDS)
-    return answered

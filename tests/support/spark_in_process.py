@@ -80,15 +80,10 @@ class SparkInProcess:
 
         run_groups = _WORKERS[Path(job.application).stem]
         with patch.object(copy_job, "copy_segment", copy):
-            access = access_of(job.arguments, job.environment)
+            _, work_url, _, folder, _, store = job.arguments
+            access = JobAccess.parse(work_url, folder, store, job.environment.get(JOB_SECRETS, ""))
             for group in range(described_job(access).groups):
                 run_groups(access, [group])
-
-
-def access_of(arguments: Sequence[str], environ: Mapping[str, str]) -> JobAccess:
-    """Return what a job's arguments and the environment of spark-submit give its workers."""
-    _, work_url, _, folder, _, store = arguments
-    return JobAccess.parse(work_url, folder, store, environ.get(JOB_SECRETS, ""))
 
 
 _WORKERS: dict[str, Callable[[JobAccess, Sequence[int]], int]] = {

@@ -39,10 +39,6 @@ class StagedStorage:
         """Let every fetch from now on wait."""
         self._open.clear()
 
-    def recover(self) -> None:
-        """Fail no more."""
-        self.fail_with = None
-
     def go_on(self) -> None:
         """Let everything go on."""
         self._open.set()

@@ -61,13 +61,3 @@ def arrive(protocol: FrameProtocol, data: bytes, at_once: int = 1 << 30) -> None
         buffer[:count] = data[:count]
         protocol.buffer_updated(count)
         data = data[count:]
-
-
-def resume(protocol: FrameProtocol) -> None:
-    """Let the socket take bytes again."""
-
-    async def work() -> None:
-        protocol.resume_writing()
-        await asyncio.sleep(0)
-
-    asyncio.run(work())

@@ -15,10 +15,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from integration.copies_beside_brokers import SECONDS, SIZES, closed_of, each_copied, leader_of, up_to
+from integration.stored_segments import ensure_as_stored, read
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import mentions
-from support.live_sites import LONG, SEGMENT_BYTES, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished, read
+from support.live_sites import LONG, SEGMENT_BYTES, SMALL_SEGMENTS, LiveSite, finished
 from support.records import varied_records
 from support.waiting import wait_for
 from tiered_storage.clock import wall_clock

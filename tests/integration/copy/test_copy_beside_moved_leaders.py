@@ -14,10 +14,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from integration.copies_beside_brokers import SECONDS, closed_of, each_copied, leader_of, up_to
+from integration.stored_segments import read
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import mentions
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, read
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished
 from support.records import varied_records
 from support.waiting import wait_for
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid

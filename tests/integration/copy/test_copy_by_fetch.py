@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from integration.stored_segments import ensure_as_stored, read
 from support.kafka_clients import CODECS
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished, read
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished
 from support.records import varied_records
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import RemoteObjectNotFoundError

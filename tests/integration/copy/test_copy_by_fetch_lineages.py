@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from integration.stored_segments import ensure_as_stored, read
 from support.kafka_clients import send
-from support.live_sites import LONG, SEGMENT_BYTES, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished, read
+from support.live_sites import LONG, SEGMENT_BYTES, SMALL_SEGMENTS, LiveSite, finished
 from support.records import varied_records
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, write_leader_epochs

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from integration.stored_segments import ensure_as_stored, read
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from servers.zookeeper_kafka import ZooKeeperKafka
 from support.command_line import mentions
 from support.kafka_clients import CODECS, RealKafkaClient, send
-from support.live_sites import LONG, SEGMENT_BYTES, LiveSite, ensure_as_stored, finished, read
+from support.live_sites import LONG, SEGMENT_BYTES, LiveSite, finished
 from support.records import varied_records
 from support.waiting import wait_for
 from tiered_storage.remote_log.read.read_values import Isolation

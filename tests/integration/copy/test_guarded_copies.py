@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from integration.spark_submit import SparkSubmit
+from integration.stored_segments import ensure_as_stored
 from servers.guarded_kafka import (
     CERTIFIED,
     CLIENT_SECRET,
@@ -18,7 +19,7 @@ from servers.guarded_kafka import (
     token_endpoint,
 )
 from support.command_line import mentions
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished
 from support.records import varied_records
 
 

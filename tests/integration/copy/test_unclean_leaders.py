@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.broker_faults import by_fetch, of_files
+from integration.broker_faults import by_fetch, ensure_as_their_leader, of_files
 from integration.copies_beside_brokers import each_copied
 from servers.kafka_programs import KafkaPrograms
 from support.command_line import mentions
@@ -224,7 +224,7 @@ def test_what_an_unclean_leader_lost_between_plan_and_commit_is_not_committed(
     site.catch_up()
 
     assert site.finished()[-1].end_offset > elected_at
-    site.ensure_as_their_leader(ledger, topic)
+    ensure_as_their_leader(site, ledger, topic)
 
 
 def wait_for_records(ledger: Ledger, more: int) -> None:

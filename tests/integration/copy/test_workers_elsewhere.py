@@ -14,9 +14,10 @@ import pytest
 
 from integration.copies_beside_brokers import closed_of
 from integration.mount_namespaces import python_elsewhere
+from integration.stored_segments import ensure_as_stored
 from servers.real_kafka import RealKafka
 from support.command_line import mentions
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties

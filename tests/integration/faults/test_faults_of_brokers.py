@@ -20,6 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from integration.broker_faults import (
     add_partitions,
     by_fetch,
+    ensure_as_their_leader,
     kill_copies,
     kill_one_by_one,
     lose_all_checkpoints,
@@ -200,7 +201,7 @@ def test_an_unclean_leader_is_followed_and_what_it_lost_is_not_served(
         copies.wait_for_segments(2)
     site.catch_up()
 
-    site.ensure_as_their_leader(ledger, topic)
+    ensure_as_their_leader(site, ledger, topic)
 
 
 @nightly

@@ -9,11 +9,12 @@ import pytest
 from confluent_kafka import Consumer
 
 from golden.aiokafka_clients import consume_all as consume_with_aiokafka
+from integration.gateway.remote_topics import trimmed_in_every_codec
 from integration.java_consumer import consume_with_java, java_lines
 from integration.kafka_python_consumer import consume_all as consume_with_kafka_python
 from integration.spark_kafka_source import BATCH, STREAM, read_with_spark
 from servers.real_kafka import RealKafka
-from support.gateways import RunningGateway, running_gateway, trimmed_in_every_codec
+from support.gateways import RunningGateway, running_gateway
 from support.kafka_clients import REQUEST_SECONDS, RealKafkaClient
 from support.live_sites import LiveSite
 from tiered_storage.kafka_log.records.record import Record

@@ -23,9 +23,10 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from integration.gateway.hostile_clients import Visit, visit_together, visits
+from integration.gateway.remote_topics import trimmed_in_every_codec
 from integration.gateway.standalone_gateways import PLAIN, TOPIC_IDS, StandaloneSite, written_site
 from servers.real_kafka import RealKafka
-from support.gateways import RunningGateway, running_gateway, trimmed_in_every_codec
+from support.gateways import RunningGateway, running_gateway
 from support.kafka_clients import RealKafkaClient
 from support.live_sites import LiveSite
 from support.scraping import Scrape

@@ -11,15 +11,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from integration.gateway.remote_topics import fetch_until_answered, trimmed_in_every_codec
 from integration.java_consumer import consume_with_java, java_lines
 from servers.real_kafka import RealKafka
-from support.gateways import (
-    RunningGateway,
-    copied_and_trimmed,
-    fetch_until_answered,
-    running_gateway,
-    trimmed_in_every_codec,
-)
+from support.gateways import RunningGateway, copied_and_trimmed, running_gateway
 from support.kafka_clients import REQUEST_SECONDS, Isolation, send
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records

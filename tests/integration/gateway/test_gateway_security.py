@@ -13,8 +13,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 
 from integration.gateway.hostile_clients import connected, is_closed_by_the_other_side
+from integration.gateway.remote_topics import fetch_until_answered
 from servers.guarded_kafka import CLIENT_SECRET, DESCRIBER, READER, GuardedKafka, token_endpoint, unsecured_token
-from support.gateways import STOP_SECONDS, RunningGateway, copied_and_trimmed, fetch_until_answered, running_gateway
+from support.gateways import STOP_SECONDS, RunningGateway, copied_and_trimmed, running_gateway
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
 from tiered_storage.errors import ClusterRefusedError

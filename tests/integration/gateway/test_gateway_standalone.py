@@ -20,13 +20,14 @@ from hypothesis import strategies as st
 
 from golden.aiokafka_clients import consume_all as consume_with_aiokafka
 from integration.gateway.hostile_clients import HOSTILE, connected, is_closed_by_the_other_side, requests, send_anything
+from integration.gateway.remote_topics import fetch_until_answered
 from integration.gateway.standalone_gateways import DECIDED, PARTITIONS, PLAIN, TOPIC_IDS, StandaloneSite, written_site
 from integration.java_consumer import consume_with_java, java_lines
 from integration.kafka_python_consumer import consume_all as consume_with_kafka_python
 from integration.spark_kafka_source import BATCH, STREAM, read_with_spark
 from servers.kafka_programs import KafkaPrograms
 from support.command_line import run
-from support.gateways import RunningGateway, fetch_until_answered, running_gateway
+from support.gateways import RunningGateway, running_gateway
 from support.kafka_clients import REQUEST_SECONDS, Isolation, RealKafkaClientError
 from support.records import USUAL_EXAMPLES, varied_records
 from support.waiting import wait_for

@@ -16,12 +16,13 @@ from random import Random
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from integration.stored_segments import ensure_as_stored
 from servers.kafka_programs import KafkaPrograms
 from servers.kafka_proxy import Fault, FetchedFrame, KafkaProxy, kafka_proxy
 from servers.real_kafka import RealKafka
 from support.bad_clusters import without_patience
 from support.command_line import mentions
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored, log_start
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, log_start
 from support.records import varied_records
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.records.record import Record

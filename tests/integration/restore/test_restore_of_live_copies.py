@@ -14,11 +14,12 @@ import pytest
 from confluent_kafka import Producer
 
 from integration.lost_topics import MANY, PARTITIONS, ROUNDS, TRANSACTIONS, ServedTopic, write_rest, write_round
+from integration.stored_segments import ensure_as_stored
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import mentions
 from support.kafka_clients import send
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
     LEADER_EPOCH_CHECKPOINT,

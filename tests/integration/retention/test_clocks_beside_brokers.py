@@ -13,10 +13,11 @@ from unittest import mock
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from integration.stored_segments import read
 from servers.real_kafka import RealKafka
 from support.clocks import put_at
 from support.command_line import mentions
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, log_start, read
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, log_start
 from support.records import varied_records
 from tiered_storage import clock
 from tiered_storage.kafka_log.records.record import Record

@@ -19,11 +19,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.cimpl import ShareConsumer
 
+from integration.stored_segments import read
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import mentions
 from support.kafka_clients import REQUEST_SECONDS, send
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, log_start, read
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, log_start
 from support.records import varied_records
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_wire.cluster import ClusterClient

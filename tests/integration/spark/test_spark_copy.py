@@ -17,13 +17,14 @@ from hdfs_native import Client
 
 from integration.mount_namespaces import python_elsewhere
 from integration.spark_submit import SparkSubmit
+from integration.stored_segments import ensure_as_stored
 from servers.aws_roles import Account, Role, role_arn, running_account
 from servers.azurite import ACCOUNT, CONTAINER, KEY, azurite_server
 from servers.hdfs import RealHdfs, write_hadoop_settings
 from servers.real_kafka import RealKafka
 from servers.s3_proxy import Asked, Refusal
 from support.command_line import mentions, run
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.object_stores import OWN_STORE, S3Endpoint, localbucket_server
 from support.records import varied_records
 from support.tiered_site import TIERED, TieredSite

@@ -7,12 +7,12 @@ import pytest
 
 from support.command_line import run_on
 from support.examinations import examined
-from support.processes import as_nobody
 from support.remote_logs import a_remote_log, flip_bit, topic_id
 from tiered_storage.doctor import log_directories
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from unit.unprivileged import as_nobody
 
 TWO = {("orders", 0): 1, ("payments", 0): 1}
 

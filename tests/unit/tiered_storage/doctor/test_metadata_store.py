@@ -9,7 +9,7 @@ import pytest
 
 from golden.earlier_versions import copy_generation
 from support.command_line import mentions
-from support.examinations import everything_in, examined
+from support.examinations import examined
 from support.remote_logs import (
     ENABLED,
     NOW,
@@ -25,6 +25,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import write_offset_checkp
 from tiered_storage.remote_log.metadata.safety import AuditResult
 from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION, VERSION_TABLE
 from tiered_storage.remote_log.storage.documents.object_names import STORE_IDENTITY
+from unit.tiered_storage.doctor.folders import everything_in
 
 
 def database_of(files: RemoteLogFiles) -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 from support.clocks import ManualClock
 from support.command_line import mentions
-from support.examinations import JAVA_IS_ELSEWHERE, everything_in, examined
+from support.examinations import JAVA_IS_ELSEWHERE, examined
 from support.remote_logs import a_copied_remote_log, a_remote_log
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor import object_stores
@@ -18,6 +18,7 @@ from tiered_storage.errors import RemoteStorageError, RemoteStorageFullError, Re
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.clients.object_client import StoredObject
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+from unit.tiered_storage.doctor.folders import everything_in
 
 
 @dataclass

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from support.command_line import mentions
-from support.examinations import Examination, everything_in, examined
-from support.processes import NOBODY, as_nobody
+from support.examinations import Examination, examined
 from support.remote_logs import RemoteLogFiles, a_copied_remote_log
 from support.small_disks import fill, make_room, small_disk
+from unit.tiered_storage.doctor.folders import everything_in
+from unit.unprivileged import NOBODY, as_nobody
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.wires import Wire, arrive, framed, resume
+from support.wires import Wire, arrive, framed
 from tiered_storage.errors import ClusterUnreachableError, MalformedAnswerError
 from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tiered_storage.gateway.client_connection import (
@@ -22,6 +22,7 @@ from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.frames import request
 from tiered_storage.kafka_wire.server.frame_protocol import LINGER_SECONDS, Buffer, memory_of
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
+from unit.tiered_storage.resumed_protocols import resume
 
 LIMIT = 1 << 20
 LARGE = bytes(600_000)

@@ -19,17 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from support.records import (
-    USUAL_EXAMPLES,
-    Row,
-    batch_of,
-    batches_of,
-    expected_rows,
-    record_lists,
-    record_of,
-    rows_of,
-    some_records,
-)
+from support.records import USUAL_EXAMPLES, Row, batches_of, expected_rows, record_of, rows_of, some_records
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
 from tiered_storage.kafka_log.columnar import decoder as columnar
 from tiered_storage.kafka_log.columnar.decoder import (
@@ -55,6 +45,7 @@ from tiered_storage.kafka_log.records.record_batch import (
     read_records,
 )
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
+from unit.tiered_storage.drawn_records import batch_of, record_lists
 
 MIB = 1 << 20
 EVERY_CODEC = pytest.mark.parametrize("codec", list(Compression))

@@ -4,10 +4,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.records import Batch, batch_lists, batch_table, windows
+from support.records import Batch, batch_table
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.time_index import TimestampOffset
 from tiered_storage.kafka_log.records.batch_table import BatchTable
+from unit.tiered_storage.drawn_records import batch_lists, windows
 from unit.tiered_storage.kafka_log.counted_calls import python_calls
 
 BASE = 1000

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.records import Batch, batch_lists, batch_table, windows
+from support.records import Batch, batch_table
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeIndexCheck
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.time_index import TimeIndex
 from tiered_storage.kafka_log.records.batch_table import BatchTable
+from unit.tiered_storage.drawn_records import batch_lists, windows
 
 BASE = 1000
 PATH = Path("00000000000000001000.index")

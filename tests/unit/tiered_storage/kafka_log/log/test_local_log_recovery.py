@@ -9,7 +9,6 @@ import pytest
 
 from support.files import files_in
 from support.local_logs import NOW, TOPIC_ID, create, read_all, records
-from support.records import a_message_of_magic_1
 from support.transactions import ABORT, data
 from tiered_storage.errors import (
     InvalidLogDirectoryError,
@@ -24,6 +23,7 @@ from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.kafka_log.records.segment_scan import scan_segment
+from unit.tiered_storage.drawn_records import a_message_of_magic_1
 from unit.tiered_storage.kafka_log.log.small_logs import SMALL_SEGMENTS, many_segments
 
 

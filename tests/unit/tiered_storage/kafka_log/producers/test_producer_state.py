@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.records import Batch, batch_table, windows
+from support.records import Batch, batch_table
 from support.transactions import ABORT, COMMIT, TIME, data, marker
 from tiered_storage.errors import CorruptRecordError, OutOfOrderSequenceError
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
@@ -22,6 +22,7 @@ from tiered_storage.kafka_log.records.control_record import read_end_marker
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch, encode_empty_batch
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
+from unit.tiered_storage.drawn_records import windows
 from unit.tiered_storage.kafka_log.counted_calls import python_calls
 
 PATH = Path("00000000000000000000.log")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.command_line import mentions
-from support.records import batch_of, record_lists, record_of, some_records
+from support.records import record_of, some_records
 from tiered_storage.errors import ConfigurationError, CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.records.batch_header import check_crc
@@ -28,6 +28,7 @@ from tiered_storage.kafka_log.records.record_batch import (
     read_records,
     restamp_batch,
 )
+from unit.tiered_storage.drawn_records import batch_of, record_lists
 
 RECORDS = [
     Record(1000, 1700000000123, b"key", b"a value a value a value", (("trace", b"abc"), ("n\u00e9", None))),

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from support.records import a_message_of_magic_1, batches_of, record_lists, some_records
+from support.records import batches_of, some_records
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.kernels.constants import CRC_END, INT32_MAX
@@ -37,6 +37,7 @@ from tiered_storage.kafka_log.records.segment_scan import (
     recover_valid_length,
     scan_segment,
 )
+from unit.tiered_storage.drawn_records import a_message_of_magic_1, record_lists
 
 MIB = 1 << 20
 

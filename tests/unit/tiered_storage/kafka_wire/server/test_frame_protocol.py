@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.wires import Wire, arrive, framed, resume
+from support.wires import Wire, arrive, framed
 from tiered_storage.errors import MalformedAnswerError
 from tiered_storage.kafka_wire.server import frame_protocol
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
+from unit.tiered_storage.resumed_protocols import resume
 
 LARGEST = 100_000
 

@@ -9,7 +9,6 @@ import pytest
 
 from support.command_line import mentions, run_on
 from support.metadata_stores import a_segment, a_step
-from support.records import a_message_of_magic_1
 from support.remote_logs import (
     BATCH_BYTES,
     NOW,
@@ -54,6 +53,7 @@ from tiered_storage.remote_log.model import Finding, PassingFinding, SegmentStat
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
 from tiered_storage.remote_log.source.partition_log import PartitionLog, RollRules, UnsegmentedLog
+from unit.tiered_storage.drawn_records import a_message_of_magic_1
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 ENABLED = {"remote.storage.enable": True}

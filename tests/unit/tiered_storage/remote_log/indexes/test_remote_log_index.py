@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.records import Batch, batch_lists, batch_table, windows
+from support.records import Batch, batch_table
 from support.remote_segments import segment_metadata
 from tiered_storage.errors import ConfigurationError, CorruptIndexError
 from tiered_storage.kafka_log.records.batch_table import BatchTable
@@ -21,6 +21,7 @@ from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEnt
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.documents.object_names import segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+from unit.tiered_storage.drawn_records import batch_lists, windows
 
 BASE = 4200
 METADATA = segment_metadata(1000, BASE)

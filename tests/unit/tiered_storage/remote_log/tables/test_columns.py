@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from support.records import record_lists
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.columnar.decoder import ColumnDecoder
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.remote_log.tables.columns import SCHEMA, TableColumns
+from unit.tiered_storage.drawn_records import record_lists
 
 LAST_MICROS = (1 << 63) // 1000 * 1000 - 1000
 

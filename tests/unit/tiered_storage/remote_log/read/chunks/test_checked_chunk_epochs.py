@@ -55,7 +55,7 @@ def fetch(remote_log: RemoteLogManager) -> None:
 
 
 def fetch_remote(remote_log: RemoteLogManager) -> None:
-    list(PlainReader(remote_log).fetch_remote(ORDERS_0, 10))
+    list(PlainReader(remote_log).open(ORDERS_0).fetch_remote(10))
 
 
 def tables(remote_log: RemoteLogManager) -> None:

@@ -7,10 +7,11 @@ import tracemalloc
 import pytest
 import zstandard
 
-from support.records import a_message_of_magic_1, batches_of
+from support.records import batches_of
 from tiered_storage.errors import RemoteObjectCorruptError
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.remote_log.storage.transforms.zstd import compress, decompress, is_compressed_already
+from unit.tiered_storage.drawn_records import a_message_of_magic_1
 
 PLAIN = b"".join(batches_of([50, 50], value=b"value" * 20))
 PACKED = b"".join(batches_of([5000], value=b"value" * 20, compression=Compression.ZSTD))

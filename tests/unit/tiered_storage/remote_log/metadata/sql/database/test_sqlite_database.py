@@ -12,7 +12,6 @@ import pytest
 
 from support.clocks import ManualClock
 from support.metadata_stores import FINISHED, ORDERS_0, a_segment, add_and_bring_to, sqlite_store, sqlite_url
-from support.processes import as_nobody
 from tiered_storage.errors import (
     ConfigurationError,
     MetadataCorruptError,
@@ -22,6 +21,7 @@ from tiered_storage.errors import (
 from tiered_storage.remote_log.metadata.sql.database import sqlite_database
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import SqliteDatabase, file_identity
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
+from unit.unprivileged import as_nobody
 
 
 @pytest.fixture
