@@ -177,14 +177,14 @@ class RemoteLogChanges:
         plans: list[ExpiryPlan] = []
         for partition, before in wanted.items():
             try:
-                self._ensure_goes_on()
+                self._ensure_not_ending()
                 snapshot = self._snapshot(partition)
                 if snapshot is None:
                     found[partition] = None
                     continue
                 found[partition] = snapshot.log_start_offset
                 if snapshot.log_start_offset < before or not snapshot.is_log_start_known:
-                    plan = self._deletions.plan_record_deletion(partition, before)
+                    plan = self._deletions.plan_record_deletion(partition, before, snapshot)
                     plans.extend([] if plan is None else [plan])
             except (TieredStorageError, OSError) as error:
                 found[partition] = _as_ours(error)
@@ -204,7 +204,7 @@ class RemoteLogChanges:
         for topic in wanted:
             try:
                 checks = self._wait_until_gone(topic, checks)
-                self._ensure_goes_on()
+                self._ensure_not_ending()
                 self._mark(topic)
                 found[topic] = None
             except (TieredStorageError, OSError) as error:
@@ -235,7 +235,7 @@ class RemoteLogChanges:
         """Return the owner of one run's leases: two threads never share one."""
         return f"tiered-storage gateway {socket.gethostname()}/{os.getpid()} {random_uuid()}"
 
-    def _ensure_goes_on(self) -> None:
+    def _ensure_not_ending(self) -> None:
         if self._is_ending.is_set():
             raise RemoteMetadataError(_ENDING)
 

@@ -22,6 +22,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.progress import Amount, OnMoved, unreported
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.retention.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner, plan_record_deletion
@@ -162,13 +163,15 @@ class RemoteLogDeletions:
         """
         return self._planner.plan(selection, now, max_segments)
 
-    def plan_record_deletion(self, partition: TopicIdPartition, before: int) -> ExpiryPlan | None:
+    def plan_record_deletion(
+        self, partition: TopicIdPartition, before: int, snapshot: PartitionSnapshot | None = None
+    ) -> ExpiryPlan | None:
         """Return the plan to delete the partition's records before an offset; see plan_record_deletion.
 
         Raises DeletionRefusedError if nothing remote of it may be deleted now.
         """
         self.permissions.ensure_allowed(partition, DeletionKind.REMOTE)
-        return plan_record_deletion(partition, before, self.context, self.context.clock())
+        return plan_record_deletion(partition, before, self.context, self.context.clock(), snapshot)
 
     def mark_expired(
         self, plans: Iterable[ExpiryPlan], owner: str, *, gives_up: bool = False

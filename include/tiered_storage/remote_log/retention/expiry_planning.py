@@ -11,7 +11,7 @@ from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, TopicIdPartition, finding_of
-from tiered_storage.remote_log.read.partition_snapshot import snapshot_partition
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot, snapshot_partition
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below, plan_expiry
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
@@ -25,9 +25,15 @@ TO_THE_END = -1
 
 
 def plan_record_deletion(
-    partition: TopicIdPartition, before: int, context: RemoteLogContext, now: int
+    partition: TopicIdPartition,
+    before: int,
+    context: RemoteLogContext,
+    now: int,
+    snapshot: PartitionSnapshot | None = None,
 ) -> ExpiryPlan | None:
     """Return the plan to delete all records of `partition` before the offset `before`; None if there are none.
+
+    `snapshot` is what the caller knows of the partition; otherwise it is taken now.
 
     While the first copy is under way, the plan sets the log start even if the local log begins there already: the copy
     may hold earlier records. TO_THE_END stands for all that are stable.
@@ -35,7 +41,7 @@ def plan_record_deletion(
     Raises ConfigurationError for any other negative offset, and OffsetOutOfRangeError for one past the end, both with
     the offsets that the partition has.
     """
-    snapshot = snapshot_partition(partition, context.source, context.segments)
+    snapshot = snapshot or snapshot_partition(partition, context.source, context.segments)
     start, end = snapshot.log_start_offset, snapshot.end_offset(Isolation.READ_COMMITTED)
     if before < TO_THE_END:
         raise ConfigurationError(

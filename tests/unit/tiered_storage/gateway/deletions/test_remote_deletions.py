@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -41,6 +41,8 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import PartitionDeleteState, TopicIdPartition
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot, snapshot_partition
+from tiered_storage.remote_log.retention import expiry_planning
 from tiered_storage.remote_log.retention.deletions import RemoteLogDeletions
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 
@@ -67,6 +69,21 @@ def test_the_global_log_start_moves_and_segments_below_it_are_marked(remote_log:
     assert changes.delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
     assert changes.delete_records({ORDERS_0: 3}) == {ORDERS_0: 15}
     assert states_of(remote_log) == [(0, MARKED), (10, FINISHED), (20, FINISHED)]
+
+
+def test_a_deletion_is_planned_on_the_snapshot_that_showed_its_need_and_again_under_its_lease(
+    remote_log: RemoteLogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned_under_lease: list[bool] = []
+
+    def noted(*arguments: Any) -> PartitionSnapshot:
+        planned_under_lease.append(bool(remote_log.context.leases.held()))
+        return snapshot_partition(*arguments)
+
+    monkeypatch.setattr(expiry_planning, "snapshot_partition", noted)
+
+    assert RemoteLogChanges(remote_log.context).delete_records({ORDERS_0: 15}) == {ORDERS_0: 15}
+    assert planned_under_lease == [True]
 
 
 def test_while_another_run_has_the_partition_nothing_changes(remote_log: RemoteLogManager) -> None:
