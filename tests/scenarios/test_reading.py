@@ -30,6 +30,7 @@ from support.remote_logs import (
     record,
     records,
     segments_of,
+    with_context,
 )
 from support.storages import StagedStorage
 from tiered_storage.errors import (
@@ -371,9 +372,7 @@ def test_all_who_read_by_one_reader_keep_one_limit_together(tmp_path: Path) -> N
 def test_a_read_that_the_limit_makes_wait_too_long_is_refused(tmp_path: Path) -> None:
     time = FakeTime()
     with a_site(tmp_path, 30) as (remote_log, staged):
-        slow = replace(
-            remote_log, context=replace(remote_log.context, storage=staged, settings=limited(remote_log, 10))
-        )
+        slow = with_context(remote_log, storage=staged, settings=limited(remote_log, 10))
         reader = RemoteLogReader(slow.context, ReadTiming(time.now, time.sleep))
         with BlockingLogReader(reader) as reading:
             next(reading.batches(ORDERS_0, 0))

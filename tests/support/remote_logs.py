@@ -274,6 +274,11 @@ def copy(remote_log: RemoteLogManager, owner: str = "copy", **selection: Any) ->
     return remote_log.commit_copy(carry_out(remote_log, begin(remote_log, owner, **selection)))
 
 
+def with_context(remote_log: RemoteLogManager, **parts: Any) -> RemoteLogManager:
+    """Return `remote_log` with other parts of its context, such as a storage."""
+    return replace(remote_log, context=replace(remote_log.context, **parts))
+
+
 def local_log(remote_log: RemoteLogManager, partition: TopicIdPartition = ORDERS_0) -> PartitionLog:
     """Return the partition's local log, which must be there."""
     log = remote_log.context.source.partition(partition)

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -113,20 +113,11 @@ def test_from_a_clone_to_the_first_scheduled_copy_every_command_works_as_written
     kafka_programs: KafkaPrograms, tmp_path: Path
 ) -> None:
     """`make setup` really installs, `make up` really starts Airflow, and its schedule copies what came meanwhile."""
-    before_airflow, of_airflow = before_and_from_airflow()
-    with RealKafka(kafka_programs, tmp_path / "kafka") as kafka, cloned(tmp_path / "clone") as clone:
+    with RealKafka(kafka_programs, tmp_path / "kafka") as kafka:
         fill(kafka.client)
-        config = PAGE.write_settings(OWN, tmp_path, bootstrap_servers=kafka.bootstrap_servers).rename(
-            clone / "include" / "tiered_storage.yaml"
-        )
-        in_the_clone(clone, before_airflow)
-        by_hand = copied(config)
-        assert by_hand
-        kafka.client.produce("orders", varied_records(200, seed=2), batch_num_messages=20)
+        settings = PAGE.write_settings(OWN, tmp_path, bootstrap_servers=kafka.bootstrap_servers)
 
-        in_the_clone(clone, of_airflow)
-
-        ensure_the_schedule_copies(config, by_hand)
+        walk_in_a_clone(kafka.client, settings, tmp_path / "clone")
 
 
 @pytest.mark.nightly
@@ -135,26 +126,19 @@ def test_from_a_clone_to_the_first_scheduled_copy_of_a_managed_cluster(
     guarded_broker: GuardedKafka, tmp_path: Path
 ) -> None:
     """Airflow logs in by the connection of the page."""
-    before_airflow, of_airflow = before_and_from_airflow()
     connection = placed(PAGE.blocks(MANAGED, "sh")[-1], guarded_broker)
     assert "AIRFLOW_CONN_" in connection
-    with managed(guarded_broker, tmp_path), cloned(tmp_path / "clone") as clone:
-        servers = guarded_broker.kafka.address("SASLTLS")
-        config = PAGE.write_settings(MANAGED, tmp_path, bootstrap_servers=servers).rename(
-            clone / "include" / "tiered_storage.yaml"
-        )
+    properties = tmp_path / "srv" / "remote-log" / "client.properties"
+    kafka = guarded_broker.kafka
+    with managed(guarded_broker, tmp_path):
+        settings = PAGE.write_settings(MANAGED, tmp_path, bootstrap_servers=kafka.address("SASLTLS"))
         grant_as_shown(guarded_broker, tmp_path)
-        in_the_clone(clone, before_airflow)
-        by_hand = copied(config)
-        assert by_hand
-        guarded_broker.kafka.client.produce("orders", varied_records(200, seed=2), batch_num_messages=20)
-        # Whoever goes by the file from here on cannot log in.
-        properties = tmp_path / "srv" / "remote-log" / "client.properties"
-        properties.write_text(properties.read_text().replace(PASSWORD, "another"))
 
-        in_the_clone(clone, [f"{connection}\n{line}" for line in of_airflow])
+        def break_file() -> None:
+            # Whoever goes by the file from here on cannot log in.
+            properties.write_text(properties.read_text().replace(PASSWORD, "another"))
 
-        ensure_the_schedule_copies(config, by_hand)
+        walk_in_a_clone(kafka.client, settings, tmp_path / "clone", f"{connection}\n", break_file)
 
 
 @pytest.mark.nightly
@@ -177,6 +161,31 @@ def before_and_from_airflow() -> tuple[list[str], list[str]]:
     at = lines.index("make up")
     assert lines[0] == "make setup"
     return lines[:at], lines[at:]
+
+
+def walk_in_a_clone(
+    client: RealKafkaClient,
+    settings: Path,
+    folder: Path,
+    before_each: str = "",
+    before_airflow: Callable[[], None] = lambda: None,
+) -> None:
+    """Run the page's commands in a clone that has `settings`, those of Airflow after `before_each`.
+
+    Records are sent before Airflow starts: see that its schedule copies them.
+    """
+    by_hand_lines, of_airflow = before_and_from_airflow()
+    with cloned(folder) as clone:
+        config = settings.rename(clone / "include" / "tiered_storage.yaml")
+        in_the_clone(clone, by_hand_lines)
+        by_hand = copied(config)
+        assert by_hand
+        client.produce("orders", varied_records(200, seed=2), batch_num_messages=20)
+        before_airflow()
+
+        in_the_clone(clone, [f"{before_each}{line}" for line in of_airflow])
+
+        ensure_the_schedule_copies(config, by_hand)
 
 
 def ensure_the_schedule_copies(config: Path, by_hand: int) -> None:

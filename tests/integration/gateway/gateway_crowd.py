@@ -7,7 +7,6 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -51,7 +50,7 @@ class Progress:
 class _Clients:
     """A process of clients that does what it is asked over a pipe."""
 
-    def __init__(self, work: Callable[..., Awaitable[None]], topic: ScaleTopic, port: int, nice: int = 0) -> None:
+    def __init__(self, work: Callable[[_Called], Awaitable[None]], topic: ScaleTopic, port: int, nice: int = 0) -> None:
         self._pipe, theirs = get_context("spawn").Pipe()
         self._process = get_context("spawn").Process(target=_run, args=(work, theirs, topic, port, nice))
 
@@ -129,40 +128,53 @@ def p99(latencies: Sequence[float]) -> float:
     return latencies[len(latencies) * 99 // 100]
 
 
-def _run(work: Callable[..., Awaitable[None]], pipe: Connection, topic: ScaleTopic, port: int, nice: int) -> None:
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """The clients' side of the pipe, in their process."""
+
+    pipe: Connection
+    topic: ScaleTopic
+    port: int
+    opened: AsyncExitStack
+
+    async def asked(self) -> Any:
+        """Wait for the next question."""
+        return await asyncio.to_thread(self.pipe.recv)
+
+    def answer(self, found: Any) -> None:
+        """Answer the last question."""
+        self.pipe.send(found)
+
+    async def connected(self, name: str, number: int) -> list[RawReader]:
+        """Connect so many clients at once."""
+        entered = (self.opened.enter_async_context(raw_reader(self.port, f"{name}-{each}")) for each in range(number))
+        return list(await asyncio.gather(*entered))
+
+
+def _run(work: Callable[[_Called], Awaitable[None]], pipe: Connection, topic: ScaleTopic, port: int, nice: int) -> None:
     os.nice(nice)
 
     async def connected() -> None:
         async with AsyncExitStack() as opened:
-            await work(opened, partial(asyncio.to_thread, pipe.recv), pipe.send, topic, port)
+            await work(_Called(pipe, topic, port, opened))
 
     asyncio.run(connected())
 
 
-async def _connected(opened: AsyncExitStack, port: int, name: str, number: int) -> list[RawReader]:
-    entered = (opened.enter_async_context(raw_reader(port, f"{name}-{each}")) for each in range(number))
-    return list(await asyncio.gather(*entered))
-
-
-async def _crowd(
-    opened: AsyncExitStack,
-    asked: Callable[[], Awaitable[Any]],
-    answer: Callable[[Any], None],
-    topic: ScaleTopic,
-    port: int,
-) -> None:
+async def _crowd(called: _Called) -> None:
+    topic = called.topic
     kinds = {"reader": READERS, "tail": AT_THE_TAIL, "asleep": ASLEEP}
     # All at once, as after an outage.
-    readers, at_tail, asleep = await asyncio.gather(*(_connected(opened, port, *each) for each in kinds.items()))
+    readers, at_tail, asleep = await asyncio.gather(*(called.connected(*each) for each in kinds.items()))
     described = {await each.describe(TOPIC) for each in (*readers, *at_tail, *asleep)}
     assert {_partitions_in(each) for each in described} == {frozenset(topic.digests)}
     async with asyncio.TaskGroup() as waiting:
         tails = [waiting.create_task(_wait_at_the_tail(topic, number, each)) for number, each in enumerate(at_tail)]
-        answer("connected")
+        called.answer("connected")
         progress = [Progress() for _ in readers]
         is_stopped = asyncio.Event()
         reading: list[asyncio.Task[None]] = []
-        while (question := await asked()) is not None:
+        while (question := await called.asked()) is not None:
             if question == "start":
                 progress[:] = [Progress() for _ in readers]
                 is_stopped.clear()
@@ -170,12 +182,12 @@ async def _crowd(
                     waiting.create_task(_read(topic, _share(topic, number), each, progress[number], is_stopped))
                     for number, each in enumerate(readers)
                 ]
-                answer("started")
+                called.answer("started")
                 continue
             if question == "stop":
                 is_stopped.set()
                 await asyncio.gather(*reading)
-            answer(progress)
+            called.answer(progress)
         for each in tails:
             each.cancel()
 
@@ -223,18 +235,13 @@ async def _read(
         progress.passes += 1
 
 
-async def _local_readers(
-    opened: AsyncExitStack,
-    asked: Callable[[], Awaitable[Any]],
-    answer: Callable[[Any], None],
-    topic: ScaleTopic,
-    port: int,
-) -> None:
-    readers = await _connected(opened, port, "local", LOCAL_READERS)
-    answer("connected")
-    while (seconds := await asked()) is not None:
-        found = await asyncio.gather(*(_measure(topic, number, each, seconds) for number, each in enumerate(readers)))
-        answer(sorted(taken for each in found for taken in each))
+async def _local_readers(called: _Called) -> None:
+    readers = await called.connected("local", LOCAL_READERS)
+    called.answer("connected")
+    while (seconds := await called.asked()) is not None:
+        measured = (_measure(called.topic, number, each, seconds) for number, each in enumerate(readers))
+        found = await asyncio.gather(*measured)
+        called.answer(sorted(taken for each in found for taken in each))
 
 
 async def _measure(topic: ScaleTopic, number: int, reader: RawReader, seconds: float) -> list[float]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
 
 from golden.aiokafka_clients import consume_all as consume_with_aiokafka
-from integration.gateway.remote_topics import trimmed_in_every_codec
 from integration.java_consumer import consume_with_java, java_lines
 from integration.kafka_python_consumer import consume_all as consume_with_kafka_python
 from integration.spark_kafka_source import BATCH, STREAM, read_with_spark
 from servers.real_kafka import RealKafka
-from support.gateways import RunningGateway, running_gateway
+from support.gateways import RunningGateway
 from support.kafka_clients import REQUEST_SECONDS, RealKafkaClient
 from support.live_sites import LiveSite
 from tiered_storage.kafka_log.records.record import Record
@@ -34,17 +33,6 @@ PYTHON_CLIENTS: dict[str, Callable[[str, str], list[Record]]] = {
 def site(real_kafka: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> LiveSite:
     root = tmp_path_factory.mktemp("gateway-clients")
     return LiveSite(real_kafka, root, (PLAIN,), {"gateway.port": free_first_port([1])})
-
-
-@pytest.fixture(scope="module")
-def sent(site: LiveSite) -> list[Record]:
-    return trimmed_in_every_codec(site, PLAIN)
-
-
-@pytest.fixture(scope="module")
-def gateway(site: LiveSite, sent: list[Record]) -> Iterator[RunningGateway]:
-    with running_gateway(site.config, site.settings["gateway.port"]) as started:
-        yield started
 
 
 @pytest.mark.parametrize("consume", PYTHON_CLIENTS.values(), ids=PYTHON_CLIENTS.keys())

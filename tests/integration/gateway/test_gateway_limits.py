@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import struct
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
@@ -61,12 +60,6 @@ def sent(site: LiveSite) -> list[Record]:
 @pytest.fixture(scope="module")
 def topic_id(site: LiveSite, sent: list[Record]) -> bytes:
     return decode_uuid(site.kafka.client.topic_id(TOPIC))
-
-
-@pytest.fixture(scope="module")
-def gateway(site: LiveSite, sent: list[Record]) -> Iterator[RunningGateway]:
-    with running_gateway(site.config, site.settings["gateway.port"]) as started:
-        yield started
 
 
 def _answers(port: int) -> bool:

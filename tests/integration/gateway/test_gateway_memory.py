@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
@@ -62,12 +61,6 @@ def sent(site: LiveSite) -> Sent:
     stored = hashlib.sha256(b"".join(each.log_path.read_bytes() for each in site.local()))
     copied_and_trimmed(site, TOPIC)
     return Sent(topic_id, stored.hexdigest())
-
-
-@pytest.fixture(scope="module")
-def gateway(site: LiveSite, sent: Sent) -> Iterator[RunningGateway]:
-    with running_gateway(site.config, site.settings["gateway.port"]) as started:
-        yield started
 
 
 def elsewhere(site: LiveSite, settings: dict[str, int]) -> LiveSite:

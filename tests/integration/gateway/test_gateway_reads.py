@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 
@@ -11,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from integration.gateway.remote_topics import fetch_until_answered, trimmed_in_every_codec
+from integration.gateway.remote_topics import fetch_until_answered
 from integration.java_consumer import consume_with_java, java_lines
 from servers.real_kafka import RealKafka
 from support.gateways import RunningGateway, copied_and_trimmed, running_gateway
@@ -62,18 +61,6 @@ def site(real_kafka: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> Liv
         (PLAIN, DECIDED, HOLED, AGAIN, COPIED_ON, OPEN, HOT, SKIPPED, SHARED),
         {"gateway.port": free_first_port([1])},
     )
-
-
-@pytest.fixture(scope="module")
-def sent(site: LiveSite) -> list[Record]:
-    """The records of PLAIN, in every codec; those of whole segments are remote only."""
-    return trimmed_in_every_codec(site, PLAIN)
-
-
-@pytest.fixture(scope="module")
-def gateway(site: LiveSite, sent: list[Record]) -> Iterator[RunningGateway]:
-    with running_gateway(site.config, site.settings["gateway.port"]) as started:
-        yield started
 
 
 def wire(gateway: RunningGateway) -> ClusterClient:

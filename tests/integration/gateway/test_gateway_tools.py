@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -10,7 +9,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assigned
 
 from servers.real_kafka import RealKafka
-from support.gateways import RunningGateway, copied_and_trimmed, running_gateway
+from support.gateways import RunningGateway, copied_and_trimmed
 from support.kafka_clients import REQUEST_SECONDS, send
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
@@ -36,12 +35,6 @@ def sent(site: LiveSite) -> list[Record]:
     records = client.produce(TOPIC, varied_records(400, seed=1), batch_num_messages=20)
     assert copied_and_trimmed(site, TOPIC) > 0
     return records
-
-
-@pytest.fixture(scope="module")
-def gateway(site: LiveSite, sent: list[Record]) -> Iterator[RunningGateway]:
-    with running_gateway(site.config, site.settings["gateway.port"]) as started:
-        yield started
 
 
 def test_a_transaction_takes_remote_records_and_writes_what_it_makes_of_them(

@@ -18,6 +18,7 @@ from support.remote_logs import (
     copy,
     offsets_read,
     segments_of,
+    with_context,
 )
 from tiered_storage.errors import (
     ConfigurationError,
@@ -136,7 +137,7 @@ def test_a_store_of_somebody_elses_making_answers_for_itself(tmp_path: Path) -> 
         """Not one of ours."""
 
     with a_remote_log(tmp_path).open() as opened:
-        remote_log = replace(opened, context=replace(opened.context, storage=Other()))  # type: ignore[arg-type]  # no method of it is called
+        remote_log = with_context(opened, storage=Other())
         remote_log.context.bind_store()
 
     assert not (tmp_path / "state" / "remote").exists()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import pytest
 
@@ -29,6 +29,7 @@ from support.remote_logs import (
     local_log,
     move_log_start,
     segments_of,
+    with_context,
 )
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -38,7 +39,6 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 DAYS = 10**10
@@ -448,9 +448,7 @@ def test_a_copy_that_ends_after_the_listing_is_no_anomaly(files: RemoteLogFiles)
         def copy_more() -> None:
             assert copy(remote_log).is_whole
 
-        report = replace(
-            remote_log, context=replace(remote_log.context, storage=Meanwhile(remote_log, copy_more))
-        ).checks.audit(deep=True)
+        report = with_context(remote_log, storage=Meanwhile(remote_log, copy_more)).checks.audit(deep=True)
 
     assert (report.segments, report.anomalies) == (4, ())
 
@@ -463,9 +461,7 @@ def test_a_deletion_that_ends_after_the_listing_is_no_anomaly(files: RemoteLogFi
             remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
             assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
 
-        report = replace(
-            remote_log, context=replace(remote_log.context, storage=Meanwhile(remote_log, expire))
-        ).checks.audit()
+        report = with_context(remote_log, storage=Meanwhile(remote_log, expire)).checks.audit()
 
     assert (report.segments, report.anomalies) == (0, ())
 
@@ -484,16 +480,14 @@ def test_a_deletion_that_ends_while_a_segment_is_looked_at_is_no_anomaly(files: 
             remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, NOW)[0], "expire")
             remote_log.deletions.delete_marked("expire")
 
-        report = replace(
-            remote_log, context=replace(remote_log.context, storage=Late(remote_log, expire))
-        ).checks.audit(deep=deep)
+        report = with_context(remote_log, storage=Late(remote_log, expire)).checks.audit(deep=deep)
 
     assert report.anomalies == ()
 
 
 def test_a_store_of_somebody_elses_making_cannot_be_audited(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as opened:
-        remote_log = replace(opened, context=replace(opened.context, storage=cast(RemoteStorageManager, object())))
+        remote_log = with_context(opened, storage=object())
 
         with pytest.raises(ConfigurationError, match="audited"):
             remote_log.checks.audit()
@@ -515,7 +509,7 @@ def test_the_store_is_listed_once_and_no_object_asked_for_singly_while_all_is_we
             return super().object_size(name)
 
     with files.open() as remote_log:
-        counted = replace(remote_log, context=replace(remote_log.context, storage=Counting(remote_log, lambda: None)))
+        counted = with_context(remote_log, storage=Counting(remote_log, lambda: None))
         assert counted.checks.audit().anomalies == ()
 
     assert Counting.asked == ["list "]

@@ -21,6 +21,7 @@ from support.remote_logs import (
     location_of,
     partition_of,
     unsynced,
+    with_context,
 )
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.copy import job as copy_job
@@ -87,7 +88,7 @@ def test_a_job_leaves_no_secret_in_the_work_area(tmp_path: Path) -> None:
         options = replace(
             opened.context.options, access_key_id="the-key", secret_access_key="the-secret", session_token="the-token"
         )
-        remote_log = replace(opened, context=replace(opened.context, options=options))
+        remote_log = with_context(opened, options=options)
         remote_log.write_copy_job("runs/test/1", begin(remote_log))
 
     written = b"".join(path.read_bytes() for path in (files.root / "state" / "work").rglob("*") if path.is_file())

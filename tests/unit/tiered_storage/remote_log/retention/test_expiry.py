@@ -35,6 +35,7 @@ from support.remote_logs import (
     record,
     segments_of,
     states_of,
+    with_context,
 )
 from tiered_storage.errors import (
     DeletionRefusedError,
@@ -354,9 +355,7 @@ def test_local_segments_below_the_global_log_start_are_read_no_more_and_go(tmp_p
 def test_a_deletion_that_fails_stays_marked_and_is_tried_again(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
     with files.open() as opened:
-        report = expire(
-            stamped(replace(opened, context=replace(opened.context, storage=FailingStore(files.store, [0]))))
-        )
+        report = expire(stamped(with_context(opened, storage=FailingStore(files.store, [0]))))
 
         assert [segment.start_offset for segment in report.deleted] == [10]
         [failure] = report.failures

@@ -18,6 +18,7 @@ from support.remote_logs import (
     partition_of,
     segments_of,
     states_of,
+    with_context,
 )
 from tiered_storage.errors import DeletionRefusedError, RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
@@ -59,9 +60,7 @@ class WatchedStore(ObjectRemoteStorageManager):
 def delete_with(
     remote_log: RemoteLogManager, files: RemoteLogFiles, *args: Any, owner: str = "delete"
 ) -> DeletionReport:
-    return stamped(
-        replace(remote_log, context=replace(remote_log.context, storage=WatchedStore(files.store, *args)))
-    ).deletions.delete_marked(owner)
+    return stamped(with_context(remote_log, storage=WatchedStore(files.store, *args))).deletions.delete_marked(owner)
 
 
 def test_marked_segments_go_in_batches(tmp_path: Path) -> None:
@@ -208,9 +207,7 @@ def test_a_failure_of_one_partition_stops_no_other_of_its_group(tmp_path: Path) 
                 return {**failed, **super().delete_segments([one for one in segments if one not in stuck])}
 
         storage = Stuck(LocalDirectory(files.store))
-        report = stamped(
-            replace(remote_log, context=replace(remote_log.context, storage=storage))
-        ).deletions.delete_marked("delete")
+        report = stamped(with_context(remote_log, storage=storage)).deletions.delete_marked("delete")
 
         assert starts_by_partition(report) == [("orders-2", 0), ("orders-3", 0)]
         assert [(each.partition, isinstance(each, HeldFinding)) for each in report.left] == [("orders-0", True)]

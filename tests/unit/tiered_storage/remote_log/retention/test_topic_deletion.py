@@ -21,6 +21,7 @@ from support.remote_logs import (
     offsets_read,
     partition_of,
     states_of,
+    with_context,
 )
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -132,9 +133,7 @@ def test_a_marked_topic_is_not_copied_any_more(tmp_path: Path) -> None:
             remote_log.deletions.plan_topic_deletion("orders")
         settings = remote_log.context.settings.model_copy(update={"bootstrap_servers": "kafka-1:9092"})
         with pytest.raises(ConfigurationError, match=r"kafka-1:9092 \(bootstrap"):
-            replace(remote_log, context=replace(remote_log.context, settings=settings)).deletions.plan_topic_deletion(
-                "orders"
-            )
+            with_context(remote_log, settings=settings).deletions.plan_topic_deletion("orders")
         assert remote_log.plan_copy().segments == ()
 
 
