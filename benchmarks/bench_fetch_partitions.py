@@ -3,8 +3,9 @@
 By the command line, or with --spark by the copy job of spark_jobs on local[2], as Airflow's task runs it.
 
 The run is a process of its own: it discovers the partitions, plans, takes leases, fetches, copies into a local store
-and commits. The goals are those of 2,000 partitions on two cores, 10 minutes and 3 GB of memory; fewer have their share
-of the time. Memory is the most that the run's process and those below it had together (PSS, looked at all the time).
+and commits. The goals are limits and no ratios, because no peer does the same: on two cores, 2,000 partitions may take
+10 minutes and 3 GB of memory; fewer have their share of the time. Memory is the most that the run's process and those
+below it had together (PSS, looked at all the time).
 """
 
 from __future__ import annotations
