@@ -150,7 +150,7 @@ class RecordsDeletedError(OffsetOutOfRangeError):
     def __str__(self) -> str:
         return (
             f"{self.partition}: offset {self.offset} was deleted while it was read; the log now begins at offset "
-            f"{self.start}: go on from there"
+            f"{self.start}: continue from there"
         )
 
 

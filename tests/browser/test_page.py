@@ -113,11 +113,11 @@ def test_light_and_dark_follow_airflow_or_else_the_system(browser: Browser, addr
 
 
 def test_topics_without_a_right_to_see_them_are_not_found(browser: Browser, address: str) -> None:
-    with opened(browser, address, name="stranger") as page:
+    with opened(browser, address, name="unauthorized") as page:
         expect(page.get_by_text("There is no topic that you may see.")).to_be_visible()
     with opened(browser, address, PARTITION, name="watcher") as page:
         expect(page.get_by_text("not read its records")).to_be_visible()
-    with opened(browser, address, PARTITION, name="stranger") as page:
+    with opened(browser, address, PARTITION, name="unauthorized") as page:
         expect(page.get_by_role("heading", level=1)).to_have_text("404: NotFound")
 
 

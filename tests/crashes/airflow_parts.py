@@ -88,7 +88,7 @@ class HaltingAirflow:
     def halt_next(self, task_id: str | None, point: CrashPoint) -> None:
         """Let the next process of a task stand still at `point`; without a task, the next worker of Spark."""
         self.halt.mkdir(exist_ok=True)
-        for name in ("worker", "go-on", "task"):
+        for name in ("worker", "proceed", "task"):
             (self.halt / name).unlink(missing_ok=True)
         if task_id is not None:
             (self.halt / "task").write_text(task_id)
@@ -110,14 +110,14 @@ class HaltingAirflow:
             run = api.trigger(dag_id, {"dry_run": False})
         return run, self.wait_for_halted()
 
-    def let_go_on(self, worker: psutil.Process) -> None:
+    def let_proceed(self, worker: psutil.Process) -> None:
         """Let it continue if it was not killed; a task that was given up continues as a zombie."""
-        (self.halt / "go-on").touch()
+        (self.halt / "proceed").touch()
         while is_running(worker) and worker.status() == psutil.STATUS_STOPPED:
             worker.send_signal(signal.SIGCONT)
 
     def kill_scheduler(self) -> None:
-        """Kill it; its tasks go on."""
+        """Kill it; its tasks continue."""
         [scheduler] = [one for one in self.running.services if one.name == SCHEDULER]
         self.killed.append(scheduler)
         psutil.Process(scheduler.pid).kill()

@@ -97,14 +97,14 @@ class CrashPoint(StrEnum):
 class Crash:
     """Where a process dies: at `point`, when it gets there for the `nth` time.
 
-    With SIGSTOP it stands still there until the file `go_on` is there and somebody lets it go on: a shell, or whoever
-    measures something on this machine, may send SIGCONT as well.
+    With SIGSTOP it stands still there until the file `proceed` is there and somebody lets it continue: a shell, or
+    whoever measures something on this machine, may send SIGCONT as well.
     """
 
     point: CrashPoint
     nth: int = 1
     signal: int = signal.SIGKILL
-    go_on: str = ""
+    proceed: str = ""
 
     def __str__(self) -> str:
         return f"{self.point}, {self.nth}" if self.nth > 1 else str(self.point)
@@ -126,7 +126,7 @@ class _Trap:
             # All threads end or stop with the one that holds the lock.
             if self._reached != self._crash.nth:
                 return
-            while not Path(self._crash.go_on).is_file():
+            while not Path(self._crash.proceed).is_file():
                 os.kill(os.getpid(), self._crash.signal)
 
 

@@ -21,7 +21,7 @@ from crashes.shared_clock import SharedClock
 from support.clocks import put_at
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
-GO_ON = "go-on"
+PROCEED = "proceed"
 """The file in a program's folder that lets a stopped program continue."""
 
 COMMAND_LINE = "tiered_storage.cli.main:main"
@@ -95,9 +95,9 @@ def _run(request: Request) -> NoReturn:
         os.fsync = _sync_nothing  # type: ignore[assignment]
         if request.crash is not None:
             point, nth, number = request.crash
-            install(Crash(CrashPoint(point), nth, number, str(Path(request.folder, GO_ON))))
+            install(Crash(CrashPoint(point), nth, number, str(Path(request.folder, PROCEED))))
         code = _call(request.program)
-    except BaseException:  # noqa: BLE001 - this process must not go on as another server, whatever happens
+    except BaseException:  # noqa: BLE001 - this process must not continue as another server, whatever happens
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from crashes.crash_points import Crash, CrashPoint
-from crashes.program_server import COMMAND_LINE, GO_ON, Request
+from crashes.program_server import COMMAND_LINE, PROCEED, Request
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.job import CopyJob
@@ -83,14 +83,14 @@ class Program:
         self._wait_for(lambda: self.state != "running")
         assert self.state == "stopped", f"it {self.state} and never stood still: {self.said}"
 
-    def let_go_on(self) -> None:
-        """Let one that stands still go on."""
-        (self.folder / GO_ON).touch()
+    def let_proceed(self) -> None:
+        """Let one that stands still continue."""
+        (self.folder / PROCEED).touch()
         self._has_ended()
 
-    def go_on(self) -> int:
-        """Let one that stands still go on to its end; return its exit code."""
-        self.let_go_on()
+    def proceed(self) -> int:
+        """Let one that stands still continue to its end; return its exit code."""
+        self.let_proceed()
         return self.wait()
 
     def kill(self) -> None:
@@ -102,7 +102,7 @@ class Program:
     def _has_ended(self) -> bool:
         state = self.state
         # Again, where it stopped once more because it looked a moment too early.
-        if state == "stopped" and (self.folder / GO_ON).exists():
+        if state == "stopped" and (self.folder / PROCEED).exists():
             self._signal(signal.SIGCONT)
         return state.startswith("ended")
 

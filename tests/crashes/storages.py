@@ -65,8 +65,8 @@ class DyingStorage(ObjectRemoteStorageManager):
 HALT = "TEST_HALTING_STORAGE"
 """The variable with a folder. `at` in it names the point; `worker` gets the id of the process that will stand still.
 
-It goes on when `go-on` is there and somebody sends it SIGCONT. Without `at` nobody stands still. Where there is `task`,
-with the id of a task, the process that carries that task out stands still, and no worker.
+It continues when `proceed` is there and somebody sends it SIGCONT. Without `at` nobody stands still. Where there is
+`task`, with the id of a task, the process that carries that task out stands still, and no worker.
 """
 
 IGNORE_HANGUP = "ignore-hangup"
@@ -84,7 +84,7 @@ class HaltingStorage(ObjectRemoteStorageManager):
             point = CrashPoint((folder / "at").read_text())
             if (folder / IGNORE_HANGUP).exists():
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-            install(Crash(point, signal=signal.SIGSTOP, go_on=str(folder / "go-on")))
+            install(Crash(point, signal=signal.SIGSTOP, proceed=str(folder / "proceed")))
         return super().open(url, options)
 
 

@@ -237,7 +237,7 @@ def test_a_killed_driver_is_followed_by_another_try_and_its_worker_is_a_zombie(
     run, worker = airflow.halted_worker(point)
     driver_of(worker).kill()
     ended = airflow.finish(run)
-    airflow.let_go_on(worker)
+    airflow.let_proceed(worker)
     assert ended.state == "success"
     assert airflow.tries(run) == 2
 
@@ -247,7 +247,7 @@ def test_a_killed_task_is_tried_again_and_its_spark_job_ends_with_it(airflow: Cr
     driver = driver_of(worker)
     task_of(worker).kill()
     assert wait_until(lambda: not is_running(driver), 30)
-    airflow.let_go_on(worker)
+    airflow.let_proceed(worker)
     assert airflow.finish(run).state == "success"
     assert airflow.tries(run) == 2
 
@@ -262,7 +262,7 @@ def test_a_run_that_timed_out_ends_with_its_spark_job_and_another_run_copies_its
     airflow.began_long_ago(run)
     assert airflow.finish(run).state == "failed"
     assert wait_until(lambda: not is_running(driver), 120)
-    airflow.let_go_on(worker)
+    airflow.let_proceed(worker)
     with airflow.files.open() as remote_log:
         assert finished_ids(remote_log) == before
         held = [lease for lease in remote_log.context.leases.held() if run.run_id in lease.owner]
@@ -275,7 +275,7 @@ def test_a_run_that_timed_out_ends_with_its_spark_job_and_another_run_copies_its
 def test_a_killed_scheduler_leaves_a_task_that_continues(airflow: CrashingAirflow) -> None:
     run, worker = airflow.halted_worker(CrashPoint.AFTER_DATA)
     airflow.kill_scheduler()
-    airflow.let_go_on(worker)
+    airflow.let_proceed(worker)
     airflow.restart_scheduler()
     assert airflow.finish(run).state == "success"
 
@@ -285,5 +285,5 @@ def test_a_killed_scheduler_whose_task_stands_still_is_followed_by_another_try(a
     airflow.kill_scheduler()
     airflow.restart_scheduler()
     ended = airflow.finish(run)
-    airflow.let_go_on(worker)
+    airflow.let_proceed(worker)
     assert ended.state == "success"

@@ -1,6 +1,6 @@
 """Scenario 36: several runs at once over the same partitions, as processes on one store and one metadata store.
 
-They stand still when they have planned and before they take a lease: then all of them go on at the same moment, each
+They stand still when they have planned and before they take a lease: then all of them continue at the same moment, each
 with a plan that holds everything.
 """
 
@@ -43,11 +43,11 @@ def start_all(site: CrashSite, files: RemoteLogFiles, *commands: str) -> list[Pr
     return [backfill, *others]
 
 
-def go_on_at_once(programs: Iterable[Program]) -> list[Program]:
-    """Let all go on, then wait for all."""
+def continue_at_once(programs: Iterable[Program]) -> list[Program]:
+    """Let all continue, then wait for all."""
     programs = list(programs)
     for program in programs:
-        program.let_go_on()
+        program.let_proceed()
     for program in programs:
         program.wait()
     return programs
@@ -67,7 +67,7 @@ def test_a_scheduled_run_a_backfill_a_manual_run_and_a_zombie_copy_each_segment_
     zombie = site.programs.stop("copy", "--json", "--config", files.config, at=zombie_at)
     site.clock.move_by(LEASE_MS + 1)
     healthy = start_all(site, files, "copy", "copy")
-    go_on_at_once([*healthy, zombie])
+    continue_at_once([*healthy, zombie])
 
     for program in healthy:
         assert program.wait() == 0 or "works on it until" in program.said, program.said
@@ -92,7 +92,7 @@ def test_copies_expiry_and_trims_at_once_leave_every_record_that_is_to_stay(site
         files.append(4, number=number)
     standing = start_all(site, files, "copy", "expire", "expire")
     trims = [site.programs.start("retain", "--json", "--config", files.config) for _ in range(2)]
-    go_on_at_once([*standing, *trims])
+    continue_at_once([*standing, *trims])
     with files.open() as remote_log:
         assert_readable(remote_log)
 

@@ -77,7 +77,7 @@ def read_through(site: LiveCluster) -> None:
     for number, start in site.remote_starts().items():
         offsets = sorted(place.offset for place in found if place.partition == number and place.offset >= start)
         assert offsets == list(range(start, start + len(offsets)))
-        # Copies go on meanwhile.
+        # Copies continue meanwhile.
         assert start + len(offsets) >= ends[number]
 
 

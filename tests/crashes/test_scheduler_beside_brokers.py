@@ -50,7 +50,7 @@ def test_killed_schedulers_and_killed_leaders_lose_and_double_nothing(
                     airflow.kill_scheduler()
                     brokers.kill(leader)
                     airflow.restart_scheduler()
-                    airflow.let_go_on(halted)
+                    airflow.let_proceed(halted)
                     brokers.start(leader)
                     wait_for_trims(site)
             wait_for(lambda: has_caught_up(site), lambda: f"{site.run('plan')} {site.log_starts(TOPIC)}", SECONDS)

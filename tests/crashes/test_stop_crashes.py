@@ -65,7 +65,7 @@ def test_a_deletion_under_way_ends_at_a_stop_whose_process_was_killed_afterwards
     stop = Crash(CrashPoint.AFTER_SWITCH)
     site.programs.kill("stop-deletions", "--reason", "look first", "--config", files.config, at=stop)
     data = files.objects(".log")
-    assert under_way.go_on() == 1
+    assert under_way.proceed() == 1
     assert STOPPED in under_way.said
     assert len(data) - len(files.objects(".log")) <= 1
     with files.open() as remote_log:

@@ -56,7 +56,7 @@ def continued(files: RemoteLogFiles, zombie: Program) -> int:
             for path in files.objects()
             if any(segment.segment_id.id in path.name and segment.custom_metadata for segment in before)
         }
-        code = zombie.go_on()
+        code = zombie.proceed()
         assert all_segments(remote_log) == before
         assert {path: path.read_bytes() for path in contents} == contents
         assert_readable(remote_log)
@@ -159,7 +159,7 @@ def test_a_stopped_trim_holds_kafkas_lock_and_finishes_when_it_continues(
         assert refused.exit_code == 1
         assert "lock" in refused.err
 
-    assert sleeper.go_on() == 0
+    assert sleeper.proceed() == 0
     assert [files.local_starts(number=number) for number in (0, 1)] == [[30], [20]]
     run(files, "retain")
     assert_settled(files)

@@ -95,10 +95,10 @@ def test_a_worker_that_stands_still_is_given_up_and_nothing_counts_of_what_it_wr
     assert {name: site.finished(name) for name in names} == {name: [0, 10, 20] for name in names}
 
     objects = set(objects_of(site))
-    (halt / "go-on").touch()
+    (halt / "proceed").touch()
     assert wait_until(lambda: continued(worker), seconds=60)
     assert {name: site.segments(name) for name in names} == before
-    assert set(objects_of(site)) - objects, "it went on to write"
+    assert set(objects_of(site)) - objects, "it continued to write"
     with site.open() as remote_log:
         assert_clean(remote_log, expected=None)
 

@@ -1,4 +1,4 @@
-"""The DAG that stops all deletions, and lets them go on."""
+"""The DAG that stops all deletions, and lets them continue."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ def _base_offset(batches: list[bytes]) -> int:
 
 
 def _first_broken_header(batches: list[bytes], base_offset: int) -> int | None:
-    """Return where the first batch begins whose header is broken, or does not go on from the one before it."""
+    """Return where the first batch begins whose header is broken, or does not continue from the one before it."""
     position, next_offset = 0, base_offset
     for batch in batches:
         found = value_or_error(lambda batch=batch: read_batch_header(batch, source=SOURCE))  # type: ignore[misc]

@@ -67,7 +67,7 @@ _LIMIT = 1 << 20
 _WITH_LOGIN = 1
 _PIECES = (1 << 20, 1, 3, 700)
 _TURNS = 20
-"""Of the event loop: after them nothing goes on by itself but a wait for the clock."""
+"""Of the event loop: after them nothing continues by itself but a wait for the clock."""
 _USER, _PASSWORD = "reader", "secret"
 _CORRELATION_ID = slice(SIZE_BYTES + 4, SIZE_BYTES + 8)
 """Where a request has it."""

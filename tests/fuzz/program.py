@@ -31,7 +31,7 @@ RESIDENT_BYTES = 256 << 20
 _INSTRUMENTED = [f"tiered_storage.{room}" for room in ("gateway", "kafka_log", "kafka_wire", "remote_log")]
 """What coverage guides through."""
 MOST_INPUTS = 300_000
-"""After so many a process ends, and another one goes on: of each, atheris keeps what instrumented code compared where
+"""After so many a process ends, and another one continues: of each, atheris keeps what instrumented code compared where
 that gave no plain bool. On a fast machine that is a GiB in two minutes."""
 
 

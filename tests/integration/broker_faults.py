@@ -1,4 +1,4 @@
-"""Faults of three brokers under load, for tests in which copies go on. Each proves that it happened."""
+"""Faults of three brokers under load, for tests in which copies continue. Each proves that it happened."""
 
 from __future__ import annotations
 

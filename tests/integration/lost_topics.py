@@ -65,7 +65,7 @@ class ServedTopic:
             found = client.consume_all(self.topic, number, isolation=isolation)
             assert found == records, (self.topic, number, isolation)
 
-    def ensure_goes_on(self, client: RealKafkaClient) -> None:
+    def ensure_continues(self, client: RealKafkaClient) -> None:
         """See that new records and transactions follow, also of producers whose ids the old log has."""
         before = self.served[TRANSACTIONS, "read_committed"]
         many = len(client.consume_all(self.topic, MANY))

@@ -118,7 +118,7 @@ def let_documents_be_written(remote_log: RemoteLogManager) -> None:
     assert (set(repaired.documents), repaired.failures) == ({ORDERS_0, PAYMENTS_0}, ())
 
 
-def let_deletions_go_on(remote_log: RemoteLogManager) -> None:
+def let_deletions_proceed(remote_log: RemoteLogManager) -> None:
     """Lift the stop that somebody left in force."""
     if remote_log.context.safety.stopped() is not None:
         remote_log.context.safety.lift("today")
@@ -224,7 +224,7 @@ def test_plans_that_were_written_down_are_carried_out(root: Path) -> None:
         expiry = messages(remote_log, f"{RUN}/expiry.jsonl", ExpiryPlan)
         starts = {each.topic_id_partition: each.new_log_start for each in expiry}
         assert starts == {PAYMENTS_0: 10, ORDERS_0: 10}
-        let_deletions_go_on(remote_log)
+        let_deletions_proceed(remote_log)
         done, left = remote_log.deletions.mark_expired(expiry, "today")
         assert ({*done}, left) == ({PAYMENTS_0, ORDERS_0}, ())
         assert_clean(remote_log)
@@ -235,7 +235,7 @@ def test_the_deletion_that_was_under_way_is_done_and_the_audit_is_clean(root: Pa
         # Only from here on it is known that the clock runs.
         remote_log.deletions.clocks.note()
     with open_at(root, AFTER_THE_GRACE) as remote_log:
-        let_deletions_go_on(remote_log)
+        let_deletions_proceed(remote_log)
         remote_log.commit_copy(messages(remote_log, f"{FOLDER}/commit-00002.jsonl", CopyOutcome))
         going = [*marked(remote_log, ORDERS_0), *marked(remote_log, REFUNDS_0)]
         assert [segment.start_offset for segment in going] in ([0], [0, 10])
@@ -318,7 +318,7 @@ def test_a_stop_is_still_in_force_and_the_store_knows_of_it(with_documents: Path
 def test_yesterdays_metadata_are_found_to_be_older_than_what_was_decided_today(with_documents: Path) -> None:
     backup = database_of(with_documents).read_bytes()
     with open_at(with_documents, LATER) as remote_log:
-        let_deletions_go_on(remote_log)
+        let_deletions_proceed(remote_log)
         remote_log.context.safety.stop("once more", "today")
     for left in with_documents.glob("state/remote_log_metadata.db*"):
         left.unlink()

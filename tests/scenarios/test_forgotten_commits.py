@@ -137,7 +137,7 @@ def pass_time(files: RemoteLogFiles) -> None:
     files.clock.now += settings.lease_duration_ms + settings.remote_log_orphan_grace_ms + 1
 
 
-def go_on(files: RemoteLogFiles) -> list[CommandResult]:
+def proceed(files: RemoteLogFiles) -> list[CommandResult]:
     """Run what the schedule runs, after the leases of what died and after its grace time; return how each ended."""
     done = []
     for _ in range(2):
@@ -173,11 +173,11 @@ def test_whatever_a_database_forgets_no_record_is_lost(tmp_path: Path, steps: in
         shutil.copytree(life.files.root, files.root)
         with unsynced():
             forget(files, metadata)
-            results = go_on(files)
+            results = proceed(files)
             if any(OUTDATED in result.err for result in results):
                 outdated += 1
                 rebuild(files)
-                results = go_on(files)
+                results = proceed(files)
             assert {result.exit_code for result in results} == {0}, results
             with files.open() as remote_log:
                 assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0

@@ -123,7 +123,7 @@ def test_repair_replaces_a_lost_segment_by_a_replica_of_other_boundaries(
 
 
 def lost_the_last(root: Path, here: Path, there: Path, left: int | None) -> RemoteLogFiles:
-    """Copy and trim the log in `here`, cut the last remote `.log` to `left` bytes (None: delete it), go on `there`."""
+    """Copy and trim the log in `here`, cut the last remote `.log` to `left` bytes (None: delete it); open `there`."""
     with over(root, here).open() as remote_log:
         assert copy(remote_log).is_whole
         assert retain(remote_log) == []

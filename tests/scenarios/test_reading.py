@@ -236,7 +236,7 @@ def test_while_the_store_stands_still_local_reads_continue_and_remote_ones_end_i
         with pytest.raises(ReadTimedOutError, match="within 20 ms"):
             list(site.reader.records(ORDERS_0, 0, deadline_ms=20))
         assert list(site.reader.records(ORDERS_0, 20)) == records(20, 35)
-        site.staged.go_on()
+        site.staged.proceed()
         assert list(site.reader.records(ORDERS_0, 0)) == records(0, 35)
 
 
@@ -302,7 +302,7 @@ def test_a_full_queue_says_so(tmp_path: Path) -> None:
                 third = asyncio.create_task(first_batch(reader, segments[2].start_offset))
                 with pytest.raises(ReaderBusyError, match="full: 1 "):
                     await third
-                staged.go_on()
+                staged.proceed()
                 await asyncio.gather(first, second, return_exceptions=True)
                 assert await first_batch(reader, 10) == records(10, 15)
 
@@ -403,7 +403,7 @@ def test_a_client_that_leaves_frees_its_place_and_its_chunk_still_fills_the_cach
                 waiting.cancel()
                 await asyncio.gather(gone, waiting, return_exceptions=True)
                 assert (reader.remote_running, reader.remote_pending) == (1, 0)
-                staged.go_on()
+                staged.proceed()
                 assert await first_batch(reader, 5) == records(5, 10)
 
         asyncio.run(leave())

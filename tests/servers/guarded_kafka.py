@@ -47,7 +47,7 @@ _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _OAUTH = "org.apache.kafka.common.security.oauthbearer"
 _UNSECURED = f"{_OAUTH}.internals.unsecured.OAuthBearerUnsecured"
-_USERS = " ".join(f'user_{name}="{PASSWORD}"' for name in ("reader", "describer", "stranger", "limited"))
+_USERS = " ".join(f'user_{name}="{PASSWORD}"' for name in ("reader", "describer", "unauthorized", "limited"))
 
 
 def _mechanisms(listener: str) -> dict[str, str]:
@@ -103,9 +103,9 @@ READS = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ
 class GuardedKafka:
     """A broker with the listeners LISTENERS, and PLAINTEXT, where everything is allowed; certificates are in `folder`.
 
-    Users reader, describer, limited and stranger have PASSWORD; reader by SCRAM too, remote-log by that
-    alone. `client.pem` belongs to CERTIFIED,
-    and its key is locked with KEY_PASSWORD. `stranger.pem` is signed by an authority that the broker does not trust.
+    Users reader, describer, limited and unauthorized have PASSWORD; reader by SCRAM too, remote-log by that
+    alone. `client.pem` belongs to CERTIFIED, and its key is locked with KEY_PASSWORD. `unauthorized.pem` is signed by
+    an authority that the broker does not trust.
     """
 
     kafka: RealKafka
@@ -180,7 +180,7 @@ def _certificates(folder: Path) -> dict[str, str]:
     for name, signer, encryption in (
         ("broker", authority, NoEncryption()),
         ("client", authority, locked),
-        ("stranger", trustme.CA(), NoEncryption()),
+        ("unauthorized", trustme.CA(), NoEncryption()),
     ):
         issued = signer.issue_cert("127.0.0.1", common_name=name)
         # Java reads keys in PKCS 8 only.

@@ -37,7 +37,7 @@ def batches_of(
     value: bytes = b"value",
     compression: Compression = Compression.NONE,
 ) -> list[bytes]:
-    """One batch for each of `counts`, its number of records; offsets go on from batch to batch."""
+    """One batch for each of `counts`, its number of records; offsets continue from batch to batch."""
     batches = []
     for count in counts:
         batches.append(encode_batch(some_records(base_offset, count, value), compression, partition_leader_epoch=7))

@@ -14,8 +14,8 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, 
 class StagedStorage:
     """The RemoteStorageManager `inner`, between two acts.
 
-    After `stand_still` nothing comes back until `go_on`; `fail_with`, where it is set, is raised in place of an answer;
-    `before` is called before each fetch of data.
+    After `stand_still` nothing comes back until `proceed`; `fail_with`, where it is set, is raised in place of an
+    answer; `before` is called before each fetch of data.
     """
 
     def __init__(self, inner: RemoteStorageManager) -> None:
@@ -39,8 +39,8 @@ class StagedStorage:
         """Let every fetch from now on wait."""
         self._open.clear()
 
-    def go_on(self) -> None:
-        """Let everything go on."""
+    def proceed(self) -> None:
+        """Let everything continue."""
         self._open.set()
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
@@ -73,8 +73,8 @@ class StagedStorage:
         self.inner.delete_log_segment_data(metadata)
 
     def close(self) -> None:
-        """Let everything go on; the inner one stays open."""
-        self.go_on()
+        """Let everything continue; the inner one stays open."""
+        self.proceed()
 
     def _pass(self, metadata: RemoteLogSegmentMetadata) -> None:
         if not self._open.wait(30):

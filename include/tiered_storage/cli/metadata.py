@@ -34,7 +34,7 @@ def backup(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Back up the metadata into a new file; other processes may go on working."""
+    """Back up the metadata into a new file; other processes may continue working."""
     output = Output(as_json)
     settings = load_settings(config)
     with open_metadata(settings, wall_clock) as store:
@@ -118,7 +118,7 @@ def trust_clock(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let deletions go on by this machine's clock, after a jump of the clock or a restart without NTP."""
+    """Let deletions continue by this machine's clock, after a jump of the clock or a restart without NTP."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
         clocks = ClockAgreement.of(remote_log.context)

@@ -246,7 +246,7 @@ class ClientConnection:
         else:
             changed: Changed = [frame] if due.change is None else due.change(frame)
             self._deliver(due.api, changed, memory_of(frame))
-        self._go_on()
+        self._proceed()
 
     def side_lost(self, other: FrameProtocol, who: str, reason: Exception | None) -> None:
         """End both connections, as one of them ended; what waits to be sent to the other is sent."""
@@ -300,11 +300,11 @@ class ClientConnection:
 
     def _changed(self, _: asyncio.Task[list[Buffer] | Filled]) -> None:
         try:
-            self._go_on()
-        except Exception as error:  # noqa: BLE001 - a connection that cannot go on must not hang
+            self._proceed()
+        except Exception as error:  # noqa: BLE001 - a connection that cannot continue must not hang
             self.failed(error)
 
-    def _go_on(self) -> None:
+    def _proceed(self) -> None:
         """Send what is ready, up to the first answer that is not, and take the requests that waited for it."""
         while self._ready and not self._has_ended:
             api, content, memory = self._ready[0].api, self._ready[0].content, self._ready[0].memory
@@ -384,7 +384,7 @@ class _BrokerSide:
         self._connection = connection
 
     def opened(self) -> None:
-        """Now requests can go on."""
+        """Now requests can continue."""
         self._connection.client.release()
 
     def frame_received(self, frame: memoryview) -> None:

@@ -168,7 +168,7 @@ class ClientRequests:
         try:
             self._prepared = await self._deletions.prepare(frame, header, asked)
             self._connection.take_arrived()
-        except Exception as error:  # noqa: BLE001 - a connection that cannot go on must not hang
+        except Exception as error:  # noqa: BLE001 - a connection that cannot continue must not hang
             # Without an answer, the broker must not get the request.
             if not self._connection.has_ended:
                 self._connection.failed(error)

@@ -110,9 +110,9 @@ class ReadFailures:
         self._alarm(topic, partition, reason)
 
     def skipped(self, topic: str, partition: int, offsets: int, reason: str) -> None:
-        """Report that a consumer goes on after so many offsets that no tier has, and why."""
+        """Report that a consumer continues after so many offsets that no tier has, and why."""
         self._metrics.skipped(topic, offsets)
-        self._alarm(topic, partition, f"{reason}; consumers go on after it: gateway.skip.missing.offsets is set")
+        self._alarm(topic, partition, f"{reason}; consumers continue after it: gateway.skip.missing.offsets is set")
 
     def _alarm(self, topic: str, partition: int, reason: str) -> None:
         key, now = (topic, partition), self._now()

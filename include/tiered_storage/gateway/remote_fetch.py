@@ -128,7 +128,7 @@ class RemoteFetch:
         """Read as `client`, the number of its connection; one read takes `most_wait_ms` at most.
 
         Remote records are counted in `memory`, the connection's account, and limited by `quotas`. With
-        `skips_missing`, consumers go on after offsets that neither tier has.
+        `skips_missing`, consumers continue after offsets that neither tier has.
         """
         self._client = client
         self._partitions = partitions
@@ -358,7 +358,7 @@ class RemoteFetch:
                 "there lies in the gap between the end of the remote log and the broker's log start, which "
                 "'tiered-storage audit' reports"
             )
-            # To go on after the gap would leave out what other producers committed before it.
+            # To continue after the gap would leave out what other producers committed before it.
             found.code = found.outcomes.code
             self._fails(named, found.code, reason)
             return None

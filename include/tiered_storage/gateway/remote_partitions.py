@@ -66,7 +66,7 @@ class RemoteRecords:
 def skipped_offsets(start_offset: int, end_offset: int) -> RemoteRecords:
     """Return an empty batch over offsets (`end_offset` exclusive), or over as many as one can have: no records.
 
-    Consumers go on after it, as after a batch whose records a broker compacted away.
+    Consumers continue after it, as after a batch whose records a broker compacted away.
     """
     last = min(end_offset - 1, start_offset + _MOST_OFFSETS_OF_A_BATCH - 1)
     ends = [Record(each, NO_TIMESTAMP, None, None) for each in dict.fromkeys((start_offset, last))]
@@ -101,7 +101,7 @@ class RemoteRead:
         self.largest_chunk = 0
         """The bytes of the largest chunk that it read so far."""
         self.has_failed = False
-        """Whether it cannot go on after what it holds; another read from there on shows why."""
+        """Whether it cannot continue after what it holds; another read from there on shows why."""
 
     @property
     def is_remote(self) -> bool:

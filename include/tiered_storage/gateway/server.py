@@ -51,7 +51,7 @@ class GatewayLimits:
     client_bytes_per_second: int | None
     """Remote records for each client; None: all that it wants."""
     skips_missing: bool
-    """Whether consumers go on after offsets that neither tier has."""
+    """Whether consumers continue after offsets that neither tier has."""
 
 
 class GatewayServer:

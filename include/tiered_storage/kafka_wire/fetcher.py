@@ -55,7 +55,7 @@ class Fetcher:
         self._answered: set[TopicPartition] = set()
         """The partitions that had one."""
         self._throttled: Deadline | None = None
-        """How long a quota may go on to hold every answer back; None: the last answer had what was asked for."""
+        """How long a quota may continue to hold every answer back; None: the last answer had what was asked for."""
 
     def fetch(
         self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, seconds: float

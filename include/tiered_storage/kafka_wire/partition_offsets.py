@@ -69,7 +69,7 @@ def ask_lineages(
         for each, answer in client.offsets_for_leader_epochs(asked).items():
             if isinstance(answer, PartitionError):
                 failed[each] = answer
-            elif _goes_on(ends[each], answer, offsets[each].start):
+            elif _continues(ends[each], answer, offsets[each].start):
                 earlier[each] = answer.epoch - 1
         asked = earlier
     # Once more: a leader forgets the epochs below its log start, and then answers as if the next one began there.
@@ -85,7 +85,7 @@ def ask_lineages(
     }
 
 
-def _goes_on(ends: list[EpochEnd], answer: EpochEnd, start: int) -> bool:
+def _continues(ends: list[EpochEnd], answer: EpochEnd, start: int) -> bool:
     """Add the end of an epoch to those of the later ones in `ends`; return whether to ask for an earlier one.
 
     A leader that knows no epoch so early answers with the asked one, and with the start of its first one as the end.

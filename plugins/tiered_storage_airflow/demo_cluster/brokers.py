@@ -1,4 +1,4 @@
-"""Three brokers that are their cluster's controllers too: any one of them may be killed, and the other two go on."""
+"""Three brokers that are their cluster's controllers too: any one of them may be killed, and the other two continue."""
 
 from __future__ import annotations
 

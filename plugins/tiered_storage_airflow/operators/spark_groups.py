@@ -88,7 +88,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         return hook
 
     def on_kill(self) -> None:
-        """End Spark, and begin no further job: Airflow calls this while `execute` runs, which goes on afterwards."""
+        """End Spark, and begin no further job: Airflow calls this while `execute` runs, which continues afterwards."""
         self.is_ending = True
         self._end_spark()
 

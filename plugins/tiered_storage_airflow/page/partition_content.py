@@ -41,7 +41,7 @@ class Times:
 class Listed:
     """At most MOST_ROWS of each: copies under way, segments from an offset on, deletions that failed.
 
-    `next_offset` is where the segments go on; None: those were the last.
+    `next_offset` is where the segments continue; None: those were the last.
     """
 
     under_way: Sequence[RemoteLogSegmentMetadata]

@@ -18,7 +18,7 @@ MOST_LARGE = 4
 SECONDS_FOR_ROOM = 30.0
 
 MOST_KNOWN = 10_000
-MOST_STRANGERS = 1000
+MOST_UNKNOWN = 1000
 SECONDS_BETWEEN = 0.05
 
 
@@ -28,8 +28,8 @@ class Admission:
     def __init__(self, short: ShortCalls) -> None:
         """Admit requests with pauses while `short` calls are under way."""
         self._known: OrderedDict[bytes, None] = OrderedDict()
-        self._friends = FairQueue(1, short, SECONDS_BETWEEN)
-        self._strangers = FairQueue(1, short, SECONDS_BETWEEN)
+        self._accepted = FairQueue(1, short, SECONDS_BETWEEN)
+        self._unknown = FairQueue(1, short, SECONDS_BETWEEN)
 
     async def wait(self, request: Request) -> None:
         """Wait for the turn of `request`. Raises ProblemError (429) if too many unknown requests wait."""
@@ -38,11 +38,11 @@ class Admission:
             return  # the check of logins refuses it, at no cost
         if credentials in self._known:
             self._known.move_to_end(credentials)
-            await self._friends.take()
+            await self._accepted.take()
             return
-        if self._strangers.waiting >= MOST_STRANGERS:
+        if self._unknown.waiting >= MOST_UNKNOWN:
             raise busy("too many requests are waiting")
-        await self._strangers.take()
+        await self._unknown.take()
 
     def know(self, request: Request) -> None:
         """Remember that the credentials of `request` were valid. Each request is checked all the same."""

@@ -38,7 +38,7 @@ def test_every_codec_is_copied_as_the_broker_stores_it(site: LiveSite) -> None:
     site.audited()
 
 
-def test_runs_go_on_where_the_last_one_ended(site: LiveSite) -> None:
+def test_runs_continue_where_the_last_one_ended(site: LiveSite) -> None:
     [topic], client = site.topics, site.kafka.client
     client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
     client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)

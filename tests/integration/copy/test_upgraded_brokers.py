@@ -1,4 +1,4 @@
-"""Brokers under load are upgraded from 3.9 to 4.3, one after the other: copies go on, nothing is lost or doubled."""
+"""Brokers under load are upgraded from 3.9 to 4.3, one after the other: copies continue, nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORT_SEGMENTS = {"segment.ms": "10000"}
 
 
 class UpgradedCluster(BrokerCluster):
-    """Three brokers that can each go on with other programs, on the same directory."""
+    """Three brokers that can each continue with other programs, on the same directory."""
 
     def upgrade(self, node: int, programs: KafkaPrograms) -> None:
         """Stop a broker in order, and start it again from `programs`."""

@@ -65,11 +65,11 @@ def work():
         for slot in range(slots):
 
             @task(task_id=f"{pool}-{slot}", pool=pool)
-            def go_on():
+            def proceed():
                 while not Path("STOPPED").exists():
                     time.sleep(0.5)
 
-            go_on()
+            proceed()
 
 
 @dag(schedule=None)

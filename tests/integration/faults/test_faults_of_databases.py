@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
 TIMES = 10
 """How often each fault happens at least."""
 FAULT_SECONDS = 120
-"""How long it goes on after that."""
+"""How long it continues after that."""
 FORGETFUL = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
 """What is acknowledged is written after seconds only: a crash loses it."""
 TRIMMED = {"remote.storage.enable": True, "local.deletion.allowed": True, "local.retention.ms": 1}

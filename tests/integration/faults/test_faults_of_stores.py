@@ -1,4 +1,4 @@
-"""Store and database fail or hang, and a store is slow or lies, under load: afterwards all catches up by itself."""
+"""Store and database fail or hang, and a store is slow or wrong, under load: afterwards all catches up by itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
 FAULT_SECONDS = 30
 LONG_FAULT_SECONDS = 240
 """Longer than any call waits for an answer: whole runs begin and fail meanwhile."""
-LYING_SECONDS = 120
+WRONG_SECONDS = 120
 ANSWER_SECONDS = 0.2
 """How long a slow store takes for each answer."""
 SLOW_RATE = 30
@@ -118,41 +118,41 @@ def test_a_slow_store_is_waited_for(remote_servers: RemoteServers, tmp_path: Pat
 
 
 @dataclass(slots=True)
-class Lies:
-    """A store that, while it lies, answers some writes with success and keeps nothing, and fails others."""
+class WrongWrites:
+    """A store that, while `is_wrong`, answers some writes with success and keeps nothing, and fails others."""
 
-    is_lying: bool = False
-    told: int = 0
+    is_wrong: bool = False
+    answers: int = 0
     _turn: int = 0
 
     def __call__(self, asked: Asked) -> Refusal | None:
-        if not self.is_lying or asked.method != "PUT":
+        if not self.is_wrong or asked.method != "PUT":
             return None
         self._turn += 1
         if self._turn % 3 == 0:
             return Refusal(503, "SlowDown")
         if self._turn % 3 == 1:
-            self.told += 1
+            self.answers += 1
             # The client takes it for done.
-            return Refusal(200, "Lie", {"ETag": '"lie"'})
+            return Refusal(200, "Wrong", {"ETag": '"wrong"'})
         return None
 
 
-def test_a_store_that_lies_about_writes_is_not_believed(remote_servers: RemoteServers, tmp_path: Path) -> None:
-    topic, lies = "store-lies", Lies()
+def test_wrong_answers_of_a_store_to_writes_lose_nothing(remote_servers: RemoteServers, tmp_path: Path) -> None:
+    topic, wrong = "wrong-writes", WrongWrites()
     remote_servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
     ledger = Ledger(tmp_path / "ledger.csv")
     with ExitStack() as running:
-        proxied = running.enter_context(proxy(remote_servers.bucket, lies))
+        proxied = running.enter_context(proxy(remote_servers.bucket, wrong))
         site = remote_servers.site(tmp_path, topic, {"topics": {topic: TRIMMED}, "rsm.config.endpoint": proxied.url})
         runs = running.enter_context(CopyLoop(site, "retain"))
         running.enter_context(producer(site, topic, ledger))
         runs.wait_for_trims()
-        lies.is_lying = True
+        wrong.is_wrong = True
         runs.wait_for_exit(1)
-        wait_for(lambda: lies.told > 5, lambda: str(runs.results[-2:]))
-        time.sleep(LYING_SECONDS)
-        lies.is_lying = False
+        wait_for(lambda: wrong.answers > 5, lambda: str(runs.results[-2:]))
+        time.sleep(WRONG_SECONDS)
+        wrong.is_wrong = False
         runs.wait_for_trims(3)
 
     site = replace(site, settings={**site.settings, "rsm.config.endpoint": remote_servers.s3.url}).write()
@@ -160,7 +160,7 @@ def test_a_store_that_lies_about_writes_is_not_believed(remote_servers: RemoteSe
     site.ensure_exactly_once(ledger, topic)
 
 
-class Lie(StrEnum):
+class WrongAnswer(StrEnum):
     """What a store answers to reads that is not so."""
 
     NOTHING_IS_LISTED = "nothing-is-listed"
@@ -172,59 +172,59 @@ class Lie(StrEnum):
 
 
 @dataclass(slots=True)
-class ReadLies:
-    """A store that tells a lie while it lies."""
+class WrongReads:
+    """A store that gives a wrong answer while `is_wrong`."""
 
-    lie: Lie
-    is_lying: bool = False
-    told: int = 0
+    answer: WrongAnswer
+    is_wrong: bool = False
+    answers: int = 0
 
     def look(self, asked: Asked) -> Refusal | None:
         reads = asked.method in {"GET", "HEAD"} and not _lists(asked)
-        return Refusal(404, "NoSuchKey") if self._tells(Lie.NOTHING_IS_FOUND, reads) else None
+        return Refusal(404, "NoSuchKey") if self._gives(WrongAnswer.NOTHING_IS_FOUND, reads) else None
 
     def change(self, asked: Asked, content: bytes) -> bytes:
-        if self._tells(Lie.NOTHING_IS_LISTED, _lists(asked)):
+        if self._gives(WrongAnswer.NOTHING_IS_LISTED, _lists(asked)):
             return b"<ListBucketResult><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
-        if self._tells(Lie.BYTES_DIFFER, asked.method == "GET" and ".log" in asked.path and not _lists(asked)):
+        if self._gives(WrongAnswer.BYTES_DIFFER, asked.method == "GET" and ".log" in asked.path and not _lists(asked)):
             return content[:-1] + bytes([content[-1] ^ 1])
         return content
 
-    def _tells(self, lie: Lie, applies: bool) -> bool:
-        is_told = self.is_lying and self.lie is lie and applies
-        self.told += is_told
-        return is_told
+    def _gives(self, answer: WrongAnswer, applies: bool) -> bool:
+        is_given = self.is_wrong and self.answer is answer and applies
+        self.answers += is_given
+        return is_given
 
 
 def _lists(asked: Asked) -> bool:
     return "list-type=" in asked.path
 
 
-@pytest.mark.parametrize("lie", list(Lie))
-def test_while_a_store_lies_about_reads_brokers_delete_nothing(
-    remote_servers: RemoteServers, tmp_path: Path, lie: Lie
+@pytest.mark.parametrize("answer", list(WrongAnswer))
+def test_beside_wrong_answers_of_a_store_to_reads_brokers_delete_nothing(
+    remote_servers: RemoteServers, tmp_path: Path, answer: WrongAnswer
 ) -> None:
-    topic, lies = f"while-{lie}", ReadLies(lie)
+    topic, wrong = f"while-{answer}", WrongReads(answer)
     remote_servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
     ledger = Ledger(tmp_path / "ledger.csv")
     with ExitStack() as running:
-        proxied = running.enter_context(proxy(remote_servers.bucket, lies.look, change=lies.change))
+        proxied = running.enter_context(proxy(remote_servers.bucket, wrong.look, change=wrong.change))
         settings = {"topics": {topic: TRIMMED}, "rsm.config.endpoint": proxied.url}
         site = remote_servers.site(tmp_path, topic, settings)
         copies = running.enter_context(CopyLoop(site))
         running.enter_context(producer(site, topic, ledger))
         copies.wait_for_segments(3)
-        lies.is_lying = True
+        wrong.is_wrong = True
         refused = site.run("retain")
         assert refused.exit_code == 1, refused
-        assert lies.told > 0
+        assert wrong.answers > 0
         site.run("expire")
         later = len(copies.results) + 2
         wait_for(lambda: len(copies.results) > later, lambda: str(copies.results[-2:]))
-        time.sleep(LYING_SECONDS)
+        time.sleep(WRONG_SECONDS)
         site.run("retain")
         assert site.log_starts(topic) == {0: 0, 1: 0, 2: 0}
-        lies.is_lying = False
+        wrong.is_wrong = False
         copies.wait_for_segments()
 
     site = replace(site, settings={**site.settings, "rsm.config.endpoint": remote_servers.s3.url}).write()

@@ -73,7 +73,7 @@ def test_local_records_come_while_remote_ones_wait_for_what_hangs(
             with pytest.raises(ReadTimedOutError) as timed_out:
                 list(reader.batches(partition, 0, deadline_ms=2000))
         assert timed_out.value.retriable
-        # Both go on by themselves.
+        # Both continue by themselves.
         assert next(iter(reader.records(partition, 0))).offset == 0
         load.stop()
         wanted = {key: place for key, place in ledger.acknowledged().items() if place.partition == REMOTE}

@@ -46,7 +46,7 @@ def fenced(bootstrap_servers: str, offsets: list[int]) -> list[int]:
 
 
 @pytest.mark.nightly
-def test_epochs_end_where_they_did_and_a_restarted_broker_goes_on(
+def test_epochs_end_where_they_did_and_a_restarted_broker_continues(
     kafka_programs: KafkaPrograms, tmp_path: Path
 ) -> None:
     port = free_first_port([1])

@@ -139,7 +139,7 @@ def test_a_client_of_the_future_learns_which_version_to_ask_in(gateway: RunningG
     assert [(each.api_key, each.max_version) for each in answer.api_keys] == [(18, API_VERSIONS.latest)]
 
 
-def test_connections_beyond_the_limit_are_closed_and_others_go_on(
+def test_connections_beyond_the_limit_are_closed_and_others_proceed(
     site: LiveSite, gateway: RunningGateway, sent: list[Record]
 ) -> None:
     with ExitStack() as opened:

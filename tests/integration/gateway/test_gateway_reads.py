@@ -372,7 +372,7 @@ def test_records_that_neither_tier_has_are_never_skipped(site: LiveSite, gateway
     assert f"{HOLED}-0: offset {end} is in neither tier" in gateway.log.read_text()
 
 
-def test_consumers_go_on_after_a_hole_where_a_setting_says_so(site: LiveSite, gateway: RunningGateway) -> None:
+def test_consumers_continue_after_a_hole_where_a_setting_says_so(site: LiveSite, gateway: RunningGateway) -> None:
     client = site.kafka.client
     client.create_topic(SKIPPED, 1, SMALL_SEGMENTS | LONG)
     sent = client.produce(SKIPPED, varied_records(400, seed=1), batch_num_messages=20)

@@ -97,10 +97,10 @@ def test_a_wrong_password_is_the_brokers_to_refuse(sasl: RunningGateway, guarded
 
 
 def test_a_client_that_is_not_logged_in_sends_nothing_large(sasl: RunningGateway, guarded_broker: GuardedKafka) -> None:
-    with socket.create_connection(("127.0.0.1", sasl.port), STOP_SECONDS) as stranger:
-        stranger.settimeout(STOP_SECONDS)
-        stranger.sendall(struct.pack(">i", LARGEST_BEFORE_LOGIN + 1))
-        assert stranger.recv(1) == b""
+    with socket.create_connection(("127.0.0.1", sasl.port), STOP_SECONDS) as unauthorized:
+        unauthorized.settimeout(STOP_SECONDS)
+        unauthorized.sendall(struct.pack(">i", LARGEST_BEFORE_LOGIN + 1))
+        assert unauthorized.recv(1) == b""
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
@@ -168,18 +168,18 @@ def answer_to_token(token: str, gateway: RunningGateway) -> tuple[Any, bool]:
     """Log in by a token; return the answer, and whether a request larger than a login's ends the connection."""
     login = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
     with (
-        socket.create_connection(("127.0.0.1", gateway.port), STOP_SECONDS) as stranger,
-        stranger.makefile("rb") as file,
+        socket.create_connection(("127.0.0.1", gateway.port), STOP_SECONDS) as unauthorized,
+        unauthorized.makefile("rb") as file,
     ):
-        stranger.settimeout(STOP_SECONDS)
+        unauthorized.settimeout(STOP_SECONDS)
         asked = [
             request(SASL_HANDSHAKE, 1, mechanism="OAUTHBEARER"),
             request(SASL_AUTHENTICATE, 2, auth_bytes=login),
         ]
         for number, each in enumerate(asked):
-            stranger.sendall(encode_request(each, number, "stranger"))
+            unauthorized.sendall(encode_request(each, number, "unauthorized"))
             answer = file.read(*struct.unpack(">i", file.read(4)))
-        stranger.sendall(struct.pack(">i", LARGEST_BEFORE_LOGIN + 1))
+        unauthorized.sendall(struct.pack(">i", LARGEST_BEFORE_LOGIN + 1))
         is_closed = file.read(1) == b""
     return decode_answer(memoryview(answer), SASL_AUTHENTICATE, 2, 1), is_closed
 
@@ -187,7 +187,7 @@ def answer_to_token(token: str, gateway: RunningGateway) -> tuple[Any, bool]:
 def test_no_client_uses_the_gateways_own_certificate(site: LiveSite, guarded_broker: GuardedKafka) -> None:
     named = serving(site, guarded_broker, "TLS", **guarded_broker.certificate)
     with running_gateway(named.config, named.settings["gateway.port"]) as gateway, connected(gateway) as opened:
-        opened.sendall(encode_request(request(METADATA, 1, topics=None), 1, "stranger"))
+        opened.sendall(encode_request(request(METADATA, 1, topics=None), 1, "unauthorized"))
         assert is_closed_by_the_other_side(opened)
 
 
@@ -207,9 +207,9 @@ def test_tls_ends_at_the_gateway_and_is_taken_up_again(site: LiveSite, guarded_b
     with running_gateway(named.config, named.settings["gateway.port"]) as gateway:
         client = client_of(gateway, guarded_broker, "SASLTLS", ssl_ca_location=str(trusted))
         found = first_records(client)
-        stranger = client_of(gateway, guarded_broker, "SASLTLS")
-        with stranger, pytest.raises(ClusterRefusedError, match="certificate"):
-            stranger.metadata()
+        unauthorized = client_of(gateway, guarded_broker, "SASLTLS")
+        with unauthorized, pytest.raises(ClusterRefusedError, match="certificate"):
+            unauthorized.metadata()
 
     assert found.error_code == 0
     assert found.records

@@ -271,7 +271,7 @@ def test_only_this_machine_is_served_without_users(site: StandaloneSite) -> None
     assert "gateway.listen.host" in done.err
 
 
-USERS = {"reader": "a password", "describer": "another one", "stranger": "a third"}
+USERS = {"reader": "a password", "describer": "another one", "unauthorized": "a third"}
 RIGHTS = {"users": {"reader": {"read": [PLAIN]}, "describer": {"describe": ["*"]}}}
 
 
@@ -338,7 +338,7 @@ def test_librdkafka_logs_in_and_sees_what_it_may(guarded: Guarded) -> None:
 
     assert topics("reader") == {PLAIN}
     assert topics("describer") == {PLAIN, DECIDED}
-    assert topics("stranger") == set()
+    assert topics("unauthorized") == set()
 
 
 def test_who_may_only_describe_gets_offsets_and_no_records(guarded: Guarded) -> None:
@@ -364,11 +364,11 @@ def test_without_a_login_nothing_is_answered(guarded: Guarded) -> None:
 
 
 def test_a_password_that_was_changed_holds_from_the_next_login_on(guarded: Guarded) -> None:
-    guarded.users.write_text(yaml.safe_dump(USERS | {"stranger": "changed"}))
+    guarded.users.write_text(yaml.safe_dump(USERS | {"unauthorized": "changed"}))
     try:
         with pytest.raises(ClusterRefusedError):
-            guarded.first_records("stranger")
-        assert guarded.first_records("stranger", "changed").error_code == TOPIC_AUTHORIZATION_FAILED
+            guarded.first_records("unauthorized")
+        assert guarded.first_records("unauthorized", "changed").error_code == TOPIC_AUTHORIZATION_FAILED
     finally:
         guarded.users.write_text(yaml.safe_dump(USERS))
 

@@ -125,7 +125,7 @@ def test_the_nearest_replica_is_recommended_and_read_at_its_port_of_the_gateway(
 
 
 def test_a_consumer_learns_a_new_leader_at_the_gateways_port(site: Site) -> None:
-    """The former leader goes on, and says in its answer who leads now (KIP-951)."""
+    """The former leader continues, and says in its answer who leads now (KIP-951)."""
     _, second = site.brokers
     second.stop()
     second.start()

@@ -283,7 +283,7 @@ def test_a_broker_builds_all_indexes_of_a_segment_whose_offset_index_is_gone(ser
 
 def test_a_broker_continues_with_transactions_in_our_log(served: Served) -> None:
     client = served.kafka.client
-    producer = client.producer(transactional_id="goes-on", enable_idempotence="true", batch_num_messages=20)
+    producer = client.producer(transactional_id="continues", enable_idempotence="true", batch_num_messages=20)
     producer.init_transactions()
     producer.begin_transaction()
     send(producer, TOPIC, ENDED, varied_records(50, seed=1))

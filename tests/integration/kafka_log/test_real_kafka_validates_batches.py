@@ -71,8 +71,8 @@ def batches_of(codec: Compression) -> Mapping[str, bytes]:
         return with_records(encode_records([Record(offset, NOW, None, b"x") for offset in offsets], 0, NOW))
 
     sound = encode_records(numbered(NOW, NOW, NOW), 0, NOW)
-    lying = bytearray(encode_batch(numbered(NOW, NOW + 9, NOW - 4), codec))
-    correct_max_timestamp(lying, NOW + 10**9)
+    untrue = bytearray(encode_batch(numbered(NOW, NOW + 9, NOW - 4), codec))
+    correct_max_timestamp(untrue, NOW + 10**9)
     append_time = TimestampType.LOG_APPEND_TIME
 
     def with_record(fields: list[int], key_length: bytes = b"") -> bytes:
@@ -86,7 +86,7 @@ def batches_of(codec: Compression) -> Mapping[str, bytes]:
         "sound": encode_batch(numbered(NOW, NOW), codec),
         "many": encode_batch(list(varied_records(200, seed=codec)), codec),
         "idempotent": encode_batch(numbered(NOW, NOW), codec, producer_id=7, producer_epoch=0, base_sequence=5),
-        "largest timestamp not true": bytes(lying),
+        "largest timestamp not true": bytes(untrue),
         "long ago": encode_batch(numbered(NOW, 0), codec),
         "without times": encode_batch(numbered(-1, -1), codec),
         "an hour ahead": encode_batch(numbered(NOW, NOW + HOUR), codec),

@@ -64,7 +64,7 @@ def test_leaders_are_followed_wherever_they_go(brokers: tuple[RealKafka, RealKaf
         assert bytes(near.records) == batches
         assert nearby._fetcher._node(position) == 1
 
-        # The leader is gone without a word: both go on with the next one.
+        # The leader is gone without a word: both continue with the next one.
         second.kill()
         [after] = client.fetch([position], buffer).partitions
         assert (after.error_code, after.leader_epoch, bytes(after.records)) == (0, 1, batches)

@@ -95,7 +95,7 @@ def test_another_authority_names_the_setting(guarded: GuardedKafka) -> None:
 
 @pytest.mark.parametrize(
     ("certificate", "message"),
-    [("", r"set ssl\.certificate\.location"), ("stranger.pem", r"ssl\.certificate\.location")],
+    [("", r"set ssl\.certificate\.location"), ("unauthorized.pem", r"ssl\.certificate\.location")],
 )
 def test_a_client_without_a_known_certificate_is_refused(guarded: GuardedKafka, certificate: str, message: str) -> None:
     shown = {"ssl_certificate_location": str(guarded.folder / certificate)} if certificate else {}
@@ -121,7 +121,7 @@ def test_a_missing_right_is_named_with_its_operation(guarded: GuardedKafka) -> N
         deleted = client.delete_records({GUARDED: 0})[GUARDED]
         assert isinstance(deleted, PartitionError)
         assert f"--operation Delete --topic {TOPIC}" in deleted.remedy
-    with client_of(guarded, "SASL", sasl_username="stranger") as client:
+    with client_of(guarded, "SASL", sasl_username="unauthorized") as client:
         assert client.metadata().topics == {}
         refused = client.list_offsets({GUARDED: OffsetSpec.LATEST})[GUARDED]
         assert isinstance(refused, PartitionError)
@@ -129,7 +129,7 @@ def test_a_missing_right_is_named_with_its_operation(guarded: GuardedKafka) -> N
 
 
 def test_a_session_that_ends_is_renewed_on_its_connection(guarded: GuardedKafka) -> None:
-    """The broker closes connections that go on without; then another one would be open."""
+    """The broker closes connections that continue without; then another one would be open."""
     with client_of(guarded, "SHORT") as client:
         client.metadata()
         [before] = client._brokers._connections.values()

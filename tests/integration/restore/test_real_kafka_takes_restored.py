@@ -96,7 +96,7 @@ def test_the_cluster_that_lost_it_gets_it_back(lost: Lost) -> None:
         found = read_leader_epochs(log_dir / f"{TOPIC}-0" / LEADER_EPOCH_CHECKPOINT)
         assert len(found) >= ROUNDS and epochs[: len(found)] == found
     lost.topic.ensure_served(kafka.client)
-    lost.topic.ensure_goes_on(kafka.client)
+    lost.topic.ensure_continues(kafka.client)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def fresh(lost: Lost, kafka_programs: KafkaPrograms, tmp_path_factory: pytest.Te
 
 def test_a_fresh_cluster_gets_it_under_a_topic_of_its_own(lost: Lost, fresh: RealKafka) -> None:
     lost.topic.ensure_served(fresh.client)
-    lost.topic.ensure_goes_on(fresh.client)
+    lost.topic.ensure_continues(fresh.client)
     found = fresh.client.consume_all(TOPIC, MANY)
     assert replace(SENTINEL, offset=400 * ROUNDS) in found
     for timestamp in (found[3].timestamp, found[333].timestamp):

@@ -56,7 +56,7 @@ class Copied:
     def epochs(self, log_dir: Path) -> tuple[EpochEntry, ...]:
         return read_leader_epochs(log_dir / f"{self.topic}-{MANY}" / LEADER_EPOCH_CHECKPOINT)
 
-    def ensure_survivor_goes_on(self, kafka: RealKafka) -> None:
+    def ensure_survivor_continues(self, kafka: RealKafka) -> None:
         """See that it continues where it was, and that the log has its records once."""
         more = send(self.survivor, self.topic, TRANSACTIONS, some_records(50))
         found = kafka.client.consume_all(self.topic, TRANSACTIONS)
@@ -139,8 +139,8 @@ def test_the_cluster_that_lost_it_gets_it_back_with_its_producers(topics: dict[s
 
     assert producers_of(kafka, lost.topic) == known
     lost.served.ensure_served(kafka.client)
-    lost.served.ensure_goes_on(kafka.client)
-    lost.ensure_survivor_goes_on(kafka)
+    lost.served.ensure_continues(kafka.client)
+    lost.ensure_survivor_continues(kafka)
 
 
 @pytest.mark.nightly
@@ -156,4 +156,4 @@ def test_a_fresh_cluster_gets_it_under_topics_of_its_own(
                 each.restore(log_dir)
         for each in topics.values():
             each.served.ensure_served(kafka.client)
-            each.served.ensure_goes_on(kafka.client)
+            each.served.ensure_continues(kafka.client)

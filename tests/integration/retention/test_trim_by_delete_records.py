@@ -367,7 +367,7 @@ def test_a_topic_without_the_right_or_with_another_policy_by_now_is_refused(site
     assert site.run("stop-deletions", "--lift").exit_code == 0
 
 
-def test_every_right_that_is_missing_is_named_and_other_topics_go_on(site: LiveSite) -> None:
+def test_every_right_that_is_missing_is_named_and_other_topics_proceed(site: LiveSite) -> None:
     [topic] = site.topics
     segments = filled(site)
     other = f"{topic[:60]}-other"

@@ -117,7 +117,7 @@ def test_while_coordinators_move_and_load_their_groups_nothing_is_deleted_that_a
         site.kafka.start(node)
         held += _trimmed(site, topic, bound)
         assert coordinated or node != NODES[0]
-    # However often it was held, afterwards it goes on by itself.
+    # However often it was held, afterwards it continues by itself.
     wait_for(lambda: site.run("retain").exit_code == 0, lambda: str(held[-3:]))
     assert site.log_starts(topic) == bound
     for group in groups:

@@ -50,7 +50,7 @@ def is_stored(client: Hdfs, name: str) -> bool:
     return client.get_range(name, 0, client.size(name)) == CONTENT
 
 
-def test_an_upload_goes_on_while_another_name_node_takes_over_and_back(hdfs: RealHaHdfs, client: Hdfs) -> None:
+def test_an_upload_continues_while_another_name_node_takes_over_and_back(hdfs: RealHaHdfs, client: Hdfs) -> None:
     client.put(NAME, len(CONTENT), interrupted(lambda: hdfs.fail_over("nn0", "nn1")))
     assert is_stored(client, NAME)
     client.put("folder/back", len(CONTENT), interrupted(lambda: hdfs.fail_over("nn1", "nn0")))
@@ -58,7 +58,7 @@ def test_an_upload_goes_on_while_another_name_node_takes_over_and_back(hdfs: Rea
     assert names(client) == ["folder/back", NAME]
 
 
-def test_an_upload_goes_on_after_the_active_name_node_was_lost(hdfs: RealHaHdfs, client: Hdfs) -> None:
+def test_an_upload_continues_after_the_active_name_node_was_lost(hdfs: RealHaHdfs, client: Hdfs) -> None:
     def lose() -> None:
         hdfs.kill_member("nn0")
         hdfs.activate("nn1")

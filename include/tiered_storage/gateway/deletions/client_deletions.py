@@ -9,13 +9,13 @@ The broker's success for a partition or topic is the client's authorisation.
     remotely refused            POLICY_VIOLATION                        success: it stays, for a person to decide
     remotely failed             KAFKA_STORAGE_ERROR: a client that      success: it stays, for a person to decide
                                 asks again completes it
-    remotely not in time        REQUEST_TIMED_OUT                       success: goes on meanwhile
+    remotely not in time        REQUEST_TIMED_OUT                       success: continues meanwhile
 
 DeleteTopics: the broker gets version 6 from every client, since only its answer names the topic id that was deleted.
 What was asked before could be the id of an earlier topic of the name. librdkafka 2.16 sends version 4.
 
 DeleteRecords: the gateway asks for topic ids first, and for the high watermark that -1 stands for: the low watermark of
-the answer may be beyond it, where local retention went on. A broker answers an offset below its own log start with
+the answer may be beyond it, where local retention continued. A broker answers an offset below its own log start with
 success and its log start: it lies in the remote log then. The low watermark of our answer is where the log begins over
 both tiers.
 

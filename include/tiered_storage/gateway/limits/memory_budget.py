@@ -25,7 +25,7 @@ _SHARES: Final = 4
 class _Waiting:
     account: MemoryAccount
     size: int
-    go_on: Callable[[], None]
+    proceed: Callable[[], None]
 
 
 class MemoryBudget:
@@ -57,13 +57,13 @@ class MemoryBudget:
         """Return the account of a new connection."""
         return MemoryAccount(self)
 
-    def _take(self, account: MemoryAccount, size: int, go_on: Callable[[], None]) -> bool:
+    def _take(self, account: MemoryAccount, size: int, proceed: Callable[[], None]) -> bool:
         self._make_room(size)
         if (not self._waiting or account is self._ahead) and self._may_take(account, size):
             self._add(account, size)
             return True
         self.waits += 1
-        self._waiting.append(_Waiting(account, size, go_on))
+        self._waiting.append(_Waiting(account, size, proceed))
         return False
 
     def _take_if_free(self, account: MemoryAccount, size: int) -> bool:
@@ -99,21 +99,21 @@ class MemoryBudget:
         self._serve()
 
     def _serve(self) -> None:
-        """Let those go on that waited and now have memory, in their order; all of the connection that is ahead."""
+        """Let those continue that waited and now have memory, in their order; all of the connection that is ahead."""
         while self._waiting:
             first = next((each for each in self._waiting if each.account is self._ahead), self._waiting[0])
             if not self._may_take(first.account, first.size):
                 return
             self._waiting.remove(first)
             self._add(first.account, first.size)
-            first.go_on()
+            first.proceed()
 
     def _waits(self, account: MemoryAccount) -> bool:
         return any(each.account is account for each in self._waiting)
 
-    def _withdraw(self, account: MemoryAccount, go_on: Callable[[], None] | None = None) -> bool:
+    def _withdraw(self, account: MemoryAccount, proceed: Callable[[], None] | None = None) -> bool:
         """Let an account wait no more, or for one thing no more; return whether it did."""
-        kept = [each for each in self._waiting if each.account is not account or go_on not in {None, each.go_on}]
+        kept = [each for each in self._waiting if each.account is not account or proceed not in {None, each.proceed}]
         did_wait = len(kept) < len(self._waiting)
         self._waiting = deque(kept)
         return did_wait
@@ -138,9 +138,9 @@ class MemoryAccount:
         """How many bytes of records a Fetch that comes now may have."""
         return self._budget.share
 
-    def take(self, size: int, go_on: Callable[[], None]) -> bool:
-        """Take `size` bytes and return True, or return False and call `go_on` once they are taken."""
-        return self._budget._take(self, size, go_on)
+    def take(self, size: int, proceed: Callable[[], None]) -> bool:
+        """Take `size` bytes and return True, or return False and call `proceed` once they are taken."""
+        return self._budget._take(self, size, proceed)
 
     def take_if_free(self, size: int) -> bool:
         """Take `size` bytes if they are free, and return whether they are."""
@@ -161,25 +161,25 @@ class MemoryAccount:
         """Take `size` bytes and return True, or return False after `seconds` without them."""
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def go_on() -> None:
+        def proceed() -> None:
             if not taken.done():
                 taken.set_result(None)
 
-        if self.take(size, go_on):
+        if self.take(size, proceed):
             return True
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.shield(taken)
         except TimeoutError:
-            return self._stop_waiting(size, go_on, is_taken=True)
+            return self._stop_waiting(size, proceed, is_taken=True)
         except asyncio.CancelledError:
-            self._stop_waiting(size, go_on, is_taken=False)
+            self._stop_waiting(size, proceed, is_taken=False)
             raise
         return True
 
-    def _stop_waiting(self, size: int, go_on: Callable[[], None], *, is_taken: bool) -> bool:
+    def _stop_waiting(self, size: int, proceed: Callable[[], None], *, is_taken: bool) -> bool:
         """Return whether the memory was taken just now and is kept, as `is_taken` asks."""
-        if self._budget._withdraw(self, go_on):
+        if self._budget._withdraw(self, proceed):
             self._budget._serve()
             return False
         if not is_taken:

@@ -121,7 +121,7 @@ class StandaloneConnection:
                 await self._is_writable.wait()
         except TieredStorageError as error:
             self.client.close(error)
-        except Exception as error:  # noqa: BLE001 - a connection that cannot go on must not hang
+        except Exception as error:  # noqa: BLE001 - a connection that cannot continue must not hang
             _log.error("the connection of %s is closed, as an answer cannot be given", self.client.peer, exc_info=error)
             self.client.close(error)
         self._answering = None

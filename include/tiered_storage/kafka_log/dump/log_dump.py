@@ -1,6 +1,6 @@
 """Dump a log batch by batch, with DumpLogSegments' names, in the memory of one window or one batch.
 
-A batch with a wrong checksum or unreadable records is shown and reported, and the dump goes on with the next one. It
+A batch with a wrong checksum or unreadable records is shown and reported, and the dump continues with the next one. It
 ends where the next batch cannot be found. Zeros of a preallocated file are not damage, nor is a batch that a broker
 was appending during the dump.
 """

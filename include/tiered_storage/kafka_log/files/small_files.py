@@ -28,7 +28,7 @@ def read_small_file(path: Path, max_bytes: int) -> bytes:
     with open_small_file(path) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
-        raise CorruptIndexError(path, max_bytes, f"the file goes on past {max_bytes} bytes, the most that is read")
+        raise CorruptIndexError(path, max_bytes, f"the file continues past {max_bytes} bytes, the most that is read")
     return content
 
 

@@ -88,7 +88,7 @@ def split_batches(content: bytes, next_offset: int, leader_epoch: int | None, pa
         check_crc(batch, source=SOURCE, source_position=at)
         if header.base_offset < next_offset:
             raise UnexpectedAppendOffsetError(
-                f"{partition}: a batch begins at offset {header.base_offset}, the log goes on at {next_offset}: "
+                f"{partition}: a batch begins at offset {header.base_offset}, the log continues at {next_offset}: "
                 "truncate the log to where it agrees with its leader, or fetch from there"
             )
         batches.append(PlacedBatch(batch, header))

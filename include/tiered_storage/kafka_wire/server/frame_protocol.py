@@ -63,8 +63,8 @@ class FrameListener(Protocol):
 class FrameMemory(Protocol):
     """Counts the memory of frames that do not fit into the buffer."""
 
-    def take(self, size: int, go_on: Callable[[], None]) -> bool:
-        """Take `size` bytes and return True, or return False and call `go_on` once they are taken."""
+    def take(self, size: int, proceed: Callable[[], None]) -> bool:
+        """Take `size` bytes and return True, or return False and call `proceed` once they are taken."""
 
     def give(self, size: int) -> None:
         """Give back `size` bytes."""
@@ -271,9 +271,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Take memory for a frame; False: the frame begins once there is some."""
         if self._memory is None or size <= _BUFFER_BYTES:
             return True
-        return self._memory.take(size, lambda: self._go_on(size))
+        return self._memory.take(size, lambda: self._proceed(size))
 
-    def _go_on(self, size: int) -> None:
+    def _proceed(self, size: int) -> None:
         """Begin the frame at the start of the buffer, which has waited for memory."""
         if not self._is_lost:
             self._begin_frame(0, size)

@@ -68,8 +68,8 @@ class Gap:
     def loss(self) -> str:
         """What becomes of the gap where it is copied over."""
         return (
-            f"they are lost, and copies go on from offset {self.end_offset + 1} (copy.over.gaps): audits name the gap "
-            f"from then on; {_AVOID}"
+            f"they are lost, and copies continue from offset {self.end_offset + 1} (copy.over.gaps): audits name the "
+            f"gap from then on; {_AVOID}"
         )
 
 

@@ -163,7 +163,7 @@ class SegmentRoller:
         partition = task.metadata.topic_id_partition
         before = self._after.get(partition)
         if not order.rules.has_topic_id and before is not None and partition not in self._logs:
-            # Outside of the lock: the leader may answer late, and other partitions go on meanwhile.
+            # Outside of the lock: the leader may answer late, and other partitions continue meanwhile.
             _ensure_same_topic(before, order.from_offset, client, buffer, self._storage)
         with self._lock:
             if partition not in self._logs:

@@ -35,7 +35,7 @@ _ESTIMATED: Final = (
 
 ASSUMPTIONS: Final = (
     "a month has 30 days, and a GB 10^9 bytes; nothing was copied yet",
-    "topics go on being written as in the last day (a running cluster), or as over their whole log (log directories)",
+    "topics will be written as in the last day (a running cluster), or as over their whole log (log directories)",
     "stored is what total retention keeps; without a limit, what is there now and a month more",
     "kept locally is what local retention keeps, and a segment that is not finished, on every replica",
     "saved is what the brokers keep less than if they kept all that is stored; it is saved once local logs are trimmed",
@@ -198,7 +198,7 @@ def _rate_of_files(log: PartitionLog) -> float:
 
 def _in_a_month(name: str, shown: _Shown, topic: TopicSettings, replicas: int) -> TopicAdvice:
     rate = shown.bytes_a_ms
-    # A tail that nobody goes on writing is copied from a running cluster, and not from files.
+    # A tail that nobody continues writing is copied from a running cluster, and not from files.
     present = shown.size if shown.segment_ms > 0 else shown.whole
     all_kept = list(_limits(rate, topic.retention_ms, topic.retention_bytes, present))
     stored = int(min(all_kept, default=present + rate * MONTH))

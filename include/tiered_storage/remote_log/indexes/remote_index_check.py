@@ -58,7 +58,7 @@ class RemoteIndexCheck:
                 raise self._disagreement("remoteLogIndex", position, f"it says {entry}, the log {made}")
         if len(self._entries) != len(self._made):
             end = len(self._contents[IndexKind.REMOTE_LOG_INDEX])
-            raise self._disagreement("remoteLogIndex", end, "the log goes on, or ends before")
+            raise self._disagreement("remoteLogIndex", end, "the log continues, or ends before")
         expected = EncodedRemoteIndexes.of(self._made, self._base_offset)
         self._compare("remoteOffsetIndex", IndexKind.REMOTE_OFFSET_INDEX, expected.offset_index, OFFSET_ENTRY.itemsize)
         self._compare("remoteTimeIndex", IndexKind.REMOTE_TIME_INDEX, expected.time_index, TIME_ENTRY.itemsize)

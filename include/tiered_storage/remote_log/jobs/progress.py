@@ -33,7 +33,7 @@ _NOT_BEGUN = 64
 class GroupProgress:
     """A worker's progress on its group: pieces that ended, successfully or not, and bytes moved.
 
-    `fetched` are the bytes that came from a running cluster and are not handed on yet; they show that it goes on.
+    `fetched` are the bytes that came from a running cluster and are not handed on yet; they show that it continues.
     """
 
     pieces: int = 0

@@ -239,7 +239,7 @@ class GuardedSafety:
         """Do as Safety.lift. Raises OutdatedMetadataError for outdated metadata."""
         self.guard.ensure_may_decide()
         self.safety.lift(said_by, before)
-        self.guard.publish_pending("deletions go on")
+        self.guard.publish_pending("deletions continue")
 
     def stopped(self) -> Stop | None:
         """As Safety.stopped."""

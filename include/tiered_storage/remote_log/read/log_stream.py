@@ -198,8 +198,8 @@ class LogStream:
     async def _from_remote(self, snapshot: PartitionSnapshot, deadline: FetchDeadline) -> FetchedBatches:
         offset = self._offset
         head = self._planned[0] if self._planned else None
-        goes_on = self._planned_up_to == offset if head is None else head.holds(offset)
-        if not goes_on:
+        continues = self._planned_up_to == offset if head is None else head.holds(offset)
+        if not continues:
             self._forget_plan()
             self._planned_up_to = offset
         await self._plan(snapshot, deadline)

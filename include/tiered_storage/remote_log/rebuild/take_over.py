@@ -63,7 +63,7 @@ class TakeOver:
 def back_up_metadata(
     store: MetadataStore, target: Path, clock: Clock, open_storage: Callable[[], RemoteStorageManager]
 ) -> str | None:
-    """Write the committed content to the new file `target`, durably, while other processes go on.
+    """Write the committed content to the new file `target`, durably, while other processes continue.
 
     Returns why it is not a backup of the store's metadata, or why that is unknown; None if all is well. Metadata that
     are bound to a store are backed up in any case. Raises ConfigurationError if the file exists, RemoteMetadataError if

@@ -155,10 +155,10 @@ class TableFolder:
         """
         found = self._read_table()
         if found is None:
-            stranger = next(iter(self.client.list(self.name)), None)
-            if stranger is not None and stranger.name != f"{self.name}/{TABLE}":
+            foreign = next(iter(self.client.list(self.name)), None)
+            if foreign is not None and foreign.name != f"{self.name}/{TABLE}":
                 raise ConfigurationError(
-                    f"{self.place} is neither an exported table nor empty: it has {stranger.name} but no {TABLE}; name "
+                    f"{self.place} is neither an exported table nor empty: it has {foreign.name} but no {TABLE}; name "
                     "another place (export.url)"
                 )
             self.client.create(f"{self.name}/{TABLE}", encoded(self.table, ExportedTable))

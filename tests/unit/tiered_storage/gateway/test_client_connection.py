@@ -103,10 +103,10 @@ def test_requests_and_answers_pass_as_they_are() -> None:
 
 def test_an_answer_that_takes_time_holds_the_later_ones() -> None:
     async def work() -> None:
-        goes_on = asyncio.Event()
+        continues = asyncio.Event()
 
         async def slow(frame: memoryview) -> list[Buffer]:
-            await goes_on.wait()
+            await continues.wait()
             return [bytes(frame), b"more"]
 
         joined = Joined()
@@ -118,7 +118,7 @@ def test_an_answer_that_takes_time_holds_the_later_ones() -> None:
         await asyncio.sleep(0)
         assert not joined.client.sent
 
-        goes_on.set()
+        continues.set()
         while not joined.client.sent:
             await asyncio.sleep(0)
         assert joined.client.sent == answer(1) + b"more" + answer(2)
@@ -305,10 +305,10 @@ def test_a_fetch_waits_until_the_one_before_it_is_answered_and_sent() -> None:
 
 def test_a_fetch_that_is_being_filled_holds_the_next_one() -> None:
     async def work() -> None:
-        goes_on = asyncio.Event()
+        continues = asyncio.Event()
 
         async def slow(frame: memoryview) -> list[Buffer]:
-            await goes_on.wait()
+            await continues.wait()
             return [bytes(frame)]
 
         joined = Joined(slow)
@@ -318,7 +318,7 @@ def test_a_fetch_that_is_being_filled_holds_the_next_one() -> None:
         await asyncio.sleep(0)
         assert joined.broker.sent == answer(1)
 
-        goes_on.set()
+        continues.set()
         while joined.broker.sent == answer(1):
             await asyncio.sleep(0)
         assert joined.broker.sent == answer(1) + answer(2)

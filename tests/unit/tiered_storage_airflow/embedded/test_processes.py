@@ -73,12 +73,12 @@ def test_the_log_of_the_start_before_is_kept(home: Path) -> None:
 
 
 def test_an_id_that_was_given_to_another_process_is_not_ours(home: Path) -> None:
-    stranger = start_shell(home, "READY; sleep 60")
-    recycled = replace(stranger, started="an earlier start")
+    foreign = start_shell(home, "READY; sleep 60")
+    recycled = replace(foreign, started="an earlier start")
     assert not recycled.is_running()
     assert members([recycled], "another mark") == []
     stop(replace(record(home, recycled), mark="another mark"), task_grace=0.2)
-    assert stranger.is_running()
+    assert foreign.is_running()
 
 
 def test_a_service_of_an_earlier_boot_has_left_nothing(home: Path) -> None:
@@ -162,7 +162,7 @@ time.sleep(SECONDS)
         ("lambda *_: sys.exit(7)", 60, 2, "the task ended with 7"),
         ("signal.SIG_IGN", 60, 0.2, "the task ended with -9"),
     ],
-    ids=["it may end by itself", "it hears of the end", "it is killed when it goes on all the same"],
+    ids=["it may end by itself", "it hears of the end", "it is killed when it continues all the same"],
 )
 def test_a_task_ends_before_its_scheduler_which_can_still_report(
     home: Path, on_sigterm: str, seconds: float, grace: float, outcome: str

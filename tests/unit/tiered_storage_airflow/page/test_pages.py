@@ -197,10 +197,10 @@ def test_every_page_asks_for_a_login_and_for_rights(own_site: ReadServiceSite, l
     for path in every_page(own_site):
         assert look(path, "").status_code == 401
     for path in every_page(own_site)[1:-1]:
-        assert look(path, "stranger").status_code == 404
+        assert look(path, "unauthorized").status_code == 404
         assert look(path.replace("orders", "payments")).status_code == 404
     assert "payments" not in look("/").text
-    assert "orders" not in look("/", "stranger").text
+    assert "orders" not in look("/", "unauthorized").text
     shown(look(f"{ORDERS}/records", "watcher"), 403)
     seen = look(ORDERS, "watcher")
     assert f"{ORDERS}/records" not in shown(seen).links
@@ -263,18 +263,18 @@ def test_metrics_tell_pages_from_routes(own_site: ReadServiceSite, look: Look) -
     assert 'remote_log_requests_total{route="/topics/{topic}"' not in metrics
 
 
-STRANGER_LINES = "<pre>users:\n  stranger:\n    describe: [&#39;*&#39;]\n</pre>"
+UNAUTHORIZED_LINES = "<pre>users:\n  unauthorized:\n    describe: [&#39;*&#39;]\n</pre>"
 
 
 def test_a_user_without_topics_sees_which_line_to_add(look: Look, own_site: ReadServiceSite) -> None:
-    page = look("/", "stranger").text
+    page = look("/", "unauthorized").text
     assert f"{own_site.rights} (read.service.rights.file)" in page
-    assert mentions(page, "stranger", "VIEWER") and "<table" not in page
-    assert STRANGER_LINES in page
+    assert mentions(page, "unauthorized", "VIEWER") and "<table" not in page
+    assert UNAUTHORIZED_LINES in page
     assert "<pre>roles:\n  VIEWER:\n    describe: [&#39;*&#39;]\n</pre>" in page
     assert "orders" not in page
-    own_site.rights.write_text("users: {stranger: {describe: ['*']}}")
-    assert "orders" in look("/", "stranger").text
+    own_site.rights.write_text("users: {unauthorized: {describe: ['*']}}")
+    assert "orders" in look("/", "unauthorized").text
 
 
 def test_a_broken_rights_file_is_reported_without_its_content(look: Look, own_site: ReadServiceSite) -> None:

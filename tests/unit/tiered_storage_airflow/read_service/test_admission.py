@@ -24,17 +24,17 @@ def test_an_accepted_login_does_not_wait_for_unknown_ones(monkeypatch: pytest.Mo
     async def ask() -> tuple[int, bool]:
         short = ShortCalls(seconds=60)
         door = Admission(short)
-        friend = a_request(authorization="Bearer good")
+        accepted = a_request(authorization="Bearer good")
         with short.one():
-            door.know(friend)
-            strangers = [asyncio.ensure_future(door.wait(a_request(authorization=f"Bearer {n}"))) for n in range(30)]
+            door.know(accepted)
+            unknown = [asyncio.ensure_future(door.wait(a_request(authorization=f"Bearer {n}"))) for n in range(30)]
             await asyncio.sleep(0)
-            await asyncio.wait_for(door.wait(friend), 10)
-            came_in = sum(each.done() for each in strangers)
+            await asyncio.wait_for(door.wait(accepted), 10)
+            came_in = sum(each.done() for each in unknown)
             without = asyncio.ensure_future(door.wait(a_request()))
             await asyncio.sleep(0)
             is_in = without.done()
-        for each in strangers:
+        for each in unknown:
             each.cancel()
         return came_in, is_in
 
@@ -43,8 +43,8 @@ def test_an_accepted_login_does_not_wait_for_unknown_ones(monkeypatch: pytest.Mo
     assert is_in
 
 
-def test_so_many_strangers_may_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MOST_STRANGERS", 3)
+def test_so_many_unknown_logins_may_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MOST_UNKNOWN", 3)
 
     async def ask() -> int:
         short = ShortCalls(seconds=60)

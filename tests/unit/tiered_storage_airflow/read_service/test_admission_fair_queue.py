@@ -15,7 +15,7 @@ TURN = 2**-10
 
 
 class LoopWithItsOwnClock(asyncio.SelectorEventLoop):
-    """A turn takes TURN; where nothing is to be done, the clock goes on at once to when something is."""
+    """A turn takes TURN; where nothing is to be done, the clock moves to when something is."""
 
     def __init__(self) -> None:
         self.now = 0.0

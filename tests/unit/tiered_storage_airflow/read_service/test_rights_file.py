@@ -47,7 +47,7 @@ def test_a_cookie_is_a_login_too(site: ReadServiceSite) -> None:
 def test_users_who_may_describe_or_read_see_metadata(site: ReadServiceSite, path: str) -> None:
     for name, role in (("reader", "VIEWER"), ("watcher", "VIEWER"), ("anybody", "OP")):
         assert outcome(site, path, login(name, role)) == 200
-    assert outcome(site, path, login("stranger", "ADMIN")) == 404
+    assert outcome(site, path, login("unauthorized", "ADMIN")) == 404
 
 
 @pytest.mark.parametrize("path", READING)
@@ -55,7 +55,7 @@ def test_only_who_may_read_gets_records(site: ReadServiceSite, path: str) -> Non
     assert outcome(site, path, login("reader")) == 200
     assert outcome(site, path, login("anybody", "OP")) == 200
     assert outcome(site, path, login("watcher")) == 403
-    assert outcome(site, path, login("stranger", "ADMIN")) == 404
+    assert outcome(site, path, login("unauthorized", "ADMIN")) == 404
 
 
 def test_a_topic_without_a_right_is_as_one_that_does_not_exist(site: ReadServiceSite) -> None:

@@ -23,7 +23,7 @@ RECORDS = "/topics/orders/partitions/0/records"
 def test_also_the_service_and_its_documentation_ask_for_a_login(site: ReadServiceSite, path: str) -> None:
     assert site.client.get(path).status_code == 401
     assert site.client.get(path, headers={"Authorization": "Bearer x"}).status_code == 401
-    assert site.get(path, "stranger").status_code == 200
+    assert site.get(path, "unauthorized").status_code == 200
 
 
 def test_no_answer_is_kept_by_others_or_taken_for_something_else(site: ReadServiceSite) -> None:
@@ -80,10 +80,10 @@ def test_unknown_paths_reveal_nothing(site: ReadServiceSite) -> None:
 
 
 def test_health_names_what_is_wrong_and_no_topic(own_site: ReadServiceSite) -> None:
-    found = own_site.get("/health", "stranger")
+    found = own_site.get("/health", "unauthorized")
     assert (found.status_code, found.json()["ok"]) == (200, True)
     own_site.rights.write_text("users: {reader: {read: payments}}")
-    broken = own_site.get("/health", "stranger")
+    broken = own_site.get("/health", "unauthorized")
     assert broken.status_code == 503
     assert [check["name"] for check in broken.json()["checks"] if not check["ok"]] == ["rights"]
     assert "payments" not in broken.text
@@ -93,7 +93,7 @@ def test_health_names_what_is_wrong_and_no_topic(own_site: ReadServiceSite) -> N
 def test_metrics_count_answers_and_bytes_and_name_no_topic(own_site: ReadServiceSite) -> None:
     size = len(own_site.get(RECORDS).content)
     own_site.get(RECORDS, "watcher")
-    text = own_site.get("/metrics", "stranger").text
+    text = own_site.get("/metrics", "unauthorized").text
     route = 'route="/topics/{topic}/partitions/{partition}/records"'
     assert f'remote_log_requests_total{{{route},status="200"}} 1.0' in text
     assert f'remote_log_requests_total{{{route},status="403"}} 1.0' in text
@@ -225,7 +225,7 @@ def test_a_store_that_hangs_holds_up_no_metadata(own_site: ReadServiceSite) -> N
             mock.patch.object(service, "HEALTH_SECONDS", 0.1),
         ):
             for _ in range(8):
-                answer = own_site.get("/health", "stranger")
+                answer = own_site.get("/health", "unauthorized")
                 assert answer.status_code == 503
                 assert [check["name"] for check in answer.json()["checks"] if not check["ok"]] == ["store"]
             assert own_site.get("/topics/orders/partitions/0").status_code == 200
@@ -250,7 +250,7 @@ def test_users_without_rights_see_no_paths_hosts_or_topics(
 
     with mock.patch.object(SqlRemoteLogMetadataManager, "list_partitions", side_effect=error):
         answers = [own_site.get(path) for path in ("/topics", "/topics/orders/partitions")]
-        answers.append(own_site.get("/topics", "stranger"))
+        answers.append(own_site.get("/topics", "unauthorized"))
     titles = {(answer.status_code, answer.json()["title"]) for answer in answers}
     assert titles == {(503, type(error).__name__.removesuffix("Error"))}
     assert ["/srv/" in answer.text for answer in answers] == [False, is_told, False]

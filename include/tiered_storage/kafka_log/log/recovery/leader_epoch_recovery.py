@@ -2,7 +2,7 @@
 
 Epochs never fall. So a segment has only one if its first batch has the same epoch as the first batch after it, and need
 not be read. Other segments are read batch by batch, headers only. If a batch of those is corrupt, and the epoch before
-it is not the epoch after the segment, the start of the later epoch is unknown: the log is refused. A broker goes on
+it is not the epoch after the segment, the start of the later epoch is unknown: the log is refused. A broker continues
 without the earlier epochs, and may keep records that another leader has overwritten.
 
 Source: KIP-101; LogLoader of released Kafka, which finds epochs only in the segments that it recovers.

@@ -25,7 +25,7 @@ from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.metadata.metadata_store import Generation
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
-from tiered_storage.remote_log.metadata.sql.database.schema import audit_verdicts, deletion_stop, generation, topics
+from tiered_storage.remote_log.metadata.sql.database.schema import audit_results, deletion_stop, generation, topics
 
 
 class SqlGeneration:
@@ -152,7 +152,7 @@ _TOPIC_COLUMNS = (
     topics.c.properties,
 )
 _WANTING = (
-    select(audit_verdicts.c.cluster_id, audit_verdicts.c.topic_id, audit_verdicts.c.deep)
-    .where(audit_verdicts.c.anomalies > 0)
-    .order_by(audit_verdicts.c.cluster_id, audit_verdicts.c.topic_id, audit_verdicts.c.deep)
+    select(audit_results.c.cluster_id, audit_results.c.topic_id, audit_results.c.deep)
+    .where(audit_results.c.anomalies > 0)
+    .order_by(audit_results.c.cluster_id, audit_results.c.topic_id, audit_results.c.deep)
 )

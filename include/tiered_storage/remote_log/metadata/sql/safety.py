@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Integer, Row, String, bindparam, delete, sele
 from tiered_storage.clock import Clock
 from tiered_storage.remote_log.metadata.safety import MOST_SKEW_MS, AuditResult, DeletionFailure, Stop, printable
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing, insert_or_replace
-from tiered_storage.remote_log.metadata.sql.database.schema import audit_verdicts, deletion_failures, deletion_stop
+from tiered_storage.remote_log.metadata.sql.database.schema import audit_results, deletion_failures, deletion_stop
 from tiered_storage.remote_log.metadata.sql.generation import record_decision
 from tiered_storage.remote_log.metadata.sql.segment_rows import (
     ROWS_A_STATEMENT,
@@ -100,24 +100,24 @@ class SqlSafety:
             "message": printable(result.message),
         }
         with self._database.writing() as connection:
-            later = select(audit_verdicts).where(
-                audit_verdicts.c.cluster_id == result.cluster_id,
-                audit_verdicts.c.topic_id == result.topic_id,
-                audit_verdicts.c.deep.is_(result.deep),
-                audit_verdicts.c.audited_at > result.audited_at,
+            later = select(audit_results).where(
+                audit_results.c.cluster_id == result.cluster_id,
+                audit_results.c.topic_id == result.topic_id,
+                audit_results.c.deep.is_(result.deep),
+                audit_results.c.audited_at > result.audited_at,
                 # A result from the future came from a clock that was ahead: otherwise nothing could ever replace it.
-                audit_verdicts.c.audited_at <= self._clock() + MOST_SKEW_MS,
+                audit_results.c.audited_at <= self._clock() + MOST_SKEW_MS,
             )
             if connection.execute(later).first() is None:
-                insert_or_replace(connection, audit_verdicts, [row])
+                insert_or_replace(connection, audit_results, [row])
                 record_decision(connection, self._database.where)
 
     def audit_results(self, cluster_id: str, topic_id: str) -> Sequence[AuditResult]:
         """As Safety.audit_results."""
         statement = (
-            select(audit_verdicts)
-            .where(audit_verdicts.c.cluster_id == cluster_id, audit_verdicts.c.topic_id == topic_id)
-            .order_by(audit_verdicts.c.deep)
+            select(audit_results)
+            .where(audit_results.c.cluster_id == cluster_id, audit_results.c.topic_id == topic_id)
+            .order_by(audit_results.c.deep)
         )
         with self._database.reading() as connection:
             return [

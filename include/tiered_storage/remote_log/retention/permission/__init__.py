@@ -1,4 +1,4 @@
-"""What must hold before anything is deleted, and while a deletion goes on.
+"""What must hold before anything is deleted, and while a deletion continues.
 
 `deletion_permissions` asks for the stop, the pair of store and metadata, rights and audit results. `clock_agreement`
 checks the clock, and `stored_segments` the objects of a segment.

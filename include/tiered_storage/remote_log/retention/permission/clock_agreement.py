@@ -124,7 +124,7 @@ class ClockAgreement:
             f"{as_date(newest.event_timestamp)}, but this machine's clock shows {as_date(now)}: it is behind, or that "
             "of an earlier run was ahead. Nothing of the partition is deleted. Set the clock by NTP. If it is "
             f"right, 'tiered-storage undelete {partition.topic}' takes back what was marked then; deletion in the "
-            "partition goes on once that time has come, or by a run with a larger clock.max.skew.ms"
+            "partition continues once that time has come, or by a run with a larger clock.max.skew.ms"
         )
 
     def _ensure_steady(self) -> None:
@@ -208,7 +208,7 @@ def _since(earlier: ClockReading) -> str:
 
 
 _NOBODY_KNOWS = "Nothing is marked, trimmed or deleted, since the age of segments is uncertain."
-_IF_IT_IS_RIGHT = "if it is right, 'tiered-storage metadata trust-clock' lets deletions go on"
+_IF_IT_IS_RIGHT = "if it is right, 'tiered-storage metadata trust-clock' lets deletions continue"
 
 
 def ensure_store_agrees(clock: Clock, storage: RemoteStorageManager, max_skew_ms: int) -> bool:

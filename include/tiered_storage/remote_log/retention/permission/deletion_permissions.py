@@ -1,4 +1,4 @@
-"""Decide whether a deletion may begin and go on: every deletion asks before it begins, and between its batches.
+"""Decide whether a deletion may begin and continue: every deletion asks before it begins, and between its batches.
 
 What concerns one segment (a fork, a last copy, an object of a later release) is refused where the segment is read. The
 questions are, in this order: did a person stop all deletions; do store and metadata belong together, at one generation

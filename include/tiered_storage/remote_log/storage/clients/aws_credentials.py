@@ -1,7 +1,7 @@
 """Credentials for requests to S3 and KMS: keys, or what AWS's own tools find, and roles that are assumed with them.
 
 Requests ask for credentials. botocore keeps them and renews temporary ones ten minutes or more before they expire, so
-an upload that outlasts its session goes on with the next one.
+an upload that outlasts its session continues with the next one.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _Answer = TypeVar("_Answer")
 
 
 def limited(call: Callable[[], _Answer], seconds: float) -> _Answer:
-    """Return what `call` returns. Raises what it raises, and TimeoutError after `seconds`; the call may then go on.
+    """Return what `call` returns. Raises what it raises, and TimeoutError after `seconds`; the call may then continue.
 
     A panic of hdfs-native, which is no Exception in Python, becomes a RuntimeError.
     """

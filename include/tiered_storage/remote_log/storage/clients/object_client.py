@@ -196,7 +196,7 @@ class CheckedChunks:
         is_short = ended and not self._may_end_early and self.size < self._announced
         if self.size > self._announced or is_short:
             raise RemoteObjectCorruptError(
-                f"{self._name}: its source {'ended' if ended else 'went on'} after {self._announced} bytes were "
+                f"{self._name}: its source {'ended' if ended else 'continued'} after {self._announced} bytes were "
                 f"announced and {self.size} came: has the file changed while it was copied?"
             )
 

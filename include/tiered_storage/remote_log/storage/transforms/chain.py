@@ -194,6 +194,6 @@ class EncodedChunks:
         announced = self._codec.segment_size
         if self.size > announced or (ended and self.size < announced):
             raise RemoteObjectCorruptError(
-                f"{self._name}: its source {'ended' if ended else 'went on'} after {announced} bytes were announced "
+                f"{self._name}: its source {'ended' if ended else 'continued'} after {announced} bytes were announced "
                 f"and {self.size} came: has the file changed while it was copied?"
             )

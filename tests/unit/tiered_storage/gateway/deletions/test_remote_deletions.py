@@ -254,12 +254,12 @@ def test_two_runs_of_one_process_do_not_share_leases(
 def test_a_deletion_ends_though_its_client_is_gone(
     remote_log: RemoteLogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, may_go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    begun, may_proceed, ended = threading.Event(), threading.Event(), threading.Event()
     work = RemoteLogChanges.delete_records
 
     def held(changes: RemoteLogChanges, wanted: Mapping[object, int]) -> dict[object, LogStart]:
         begun.set()
-        assert may_go_on.wait(60)
+        assert may_proceed.wait(60)
         try:
             return work(changes, wanted)  # type: ignore[arg-type, return-value] # passed on as it is
         finally:
@@ -274,7 +274,7 @@ def test_a_deletion_ends_though_its_client_is_gone(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        may_go_on.set()
+        may_proceed.set()
         assert await asyncio.to_thread(ended.wait, 60)
         await asyncio.to_thread(deletions.close)
 
@@ -285,10 +285,10 @@ def test_a_deletion_ends_though_its_client_is_gone(
 
 @dataclass
 class Held:
-    """Deletions of which the first ones wait until they may go on."""
+    """Deletions of which the first ones wait until they may continue."""
 
     begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    may_go_on: threading.Event = field(default_factory=threading.Event)
+    may_proceed: threading.Event = field(default_factory=threading.Event)
 
     async def fill(self, deletions: RemoteDeletions) -> list[asyncio.Future[object]]:
         """Let as many wait as run at once."""
@@ -306,7 +306,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
 
     def wait(changes: RemoteLogChanges, wanted: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, LogStart]:
         found.begun.release()
-        assert found.may_go_on.wait(60)
+        assert found.may_proceed.wait(60)
         return work(changes, wanted)
 
     monkeypatch.setattr(RemoteLogChanges, "delete_records", wait)
@@ -326,7 +326,7 @@ def test_what_nobody_waits_for_any_more_is_not_begun_and_logged(
         running = await held.fill(deletions)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(deletions.delete_records({ORDERS_0: 15}), 0.01)
-        held.may_go_on.set()
+        held.may_proceed.set()
         await asyncio.gather(*running)
         await asyncio.to_thread(deletions.close)
 
@@ -347,7 +347,7 @@ def test_too_many_deletions_are_refused_and_logged(
         running = await held.fill(deletions)
         refused = await deletions.delete_records({ORDERS_0: 15})
         await deletions.delete_topics([ORDERS_0])
-        held.may_go_on.set()
+        held.may_proceed.set()
         await asyncio.gather(*running)
         await asyncio.to_thread(deletions.close)
         return refused[ORDERS_0]
@@ -369,7 +369,7 @@ def test_at_the_end_what_waits_is_not_begun_and_what_runs_stops_before_the_next_
         await asyncio.sleep(0)
         closing = asyncio.ensure_future(asyncio.to_thread(deletions.close))
         await asyncio.wait([waiting], timeout=60)
-        held.may_go_on.set()
+        held.may_proceed.set()
         await closing
         deletions.lose_sight({"orders"}, "a test")
         return [(await each)[ORDERS_0] for each in running]

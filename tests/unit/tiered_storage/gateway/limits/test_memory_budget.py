@@ -41,7 +41,7 @@ def test_what_is_given_back_goes_to_those_that_wait_in_their_order() -> None:
     assert (of_third, budget.used, budget.is_short) == ([True], 100, False)
 
 
-def test_one_connection_goes_on_whatever_the_others_hold() -> None:
+def test_one_connection_continues_whatever_the_others_hold() -> None:
     budget = MemoryBudget(LIMIT)
     first, second = budget.account(), budget.account()
     assert first.take(LIMIT, nothing)

@@ -112,19 +112,19 @@ def test_a_look_that_failed_after_a_long_time_is_soon_tried_again(
 
 
 def test_the_last_topics_are_served_while_the_metadata_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    passed, goes_on = [0.0], threading.Event()
+    passed, continues = [0.0], threading.Event()
 
     async def work() -> None:
         with a_copied_remote_log(tmp_path).open() as remote_log:
             seen = Catalog(remote_log.context, now=lambda: passed[0])
             first = await seen.topics()
-            monkeypatch.setattr(catalog, "read_topics", lambda _: goes_on.wait(30) and first)
+            monkeypatch.setattr(catalog, "read_topics", lambda _: continues.wait(30) and first)
             monkeypatch.setattr(catalog, "_WAIT_SECONDS", 0.01)
             passed[0] += 60.0
             try:
                 assert await seen.topics() is first
-                assert not goes_on.is_set()
+                assert not continues.is_set()
             finally:
-                goes_on.set()
+                continues.set()
 
     asyncio.run(work())

@@ -118,7 +118,7 @@ def test_a_dump_names_files_that_it_cannot_read(tmp_path: Path) -> None:
 
 @contextmanager
 def _without_roots_rights() -> Iterator[None]:
-    """Root may read everything: go on as nobody for a while."""
+    """Root may read everything: continue as nobody for a while."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)

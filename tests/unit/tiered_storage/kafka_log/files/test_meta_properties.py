@@ -54,7 +54,7 @@ def test_the_file_of_a_zookeeper_broker_is_read(path: Path) -> None:
 
 def test_javas_escapes_comments_and_continued_lines_are_understood(path: Path) -> None:
     path.write_bytes(
-        b"! a comment that does not go on \\\n"
+        b"! a comment that does not continue \\\n"
         b"\n"
         b"  version : 1\r\n"
         b"cluster.id  a\\=b\\u00e9\\\n"
@@ -83,7 +83,7 @@ def test_javas_escapes_comments_and_continued_lines_are_understood(path: Path) -
         ("version=1\ncluster.id=\\\n  c\nnode.id=99999999999\n", 27, "no number"),
         ("version=1\ncluster.id=c\nnode.id=2147483648\n", 23, "no number of 32 bits"),
         (f"version=1\ncluster.id=c\nnode.id=1\ndirectory.id={DIRECTORY_ID}A\n", 33, "directory.id is no UUID"),
-        ("#" * 100_000, 65536, "goes on past"),
+        ("#" * 100_000, 65536, "continues past"),
     ],
 )
 def test_a_broken_file_is_refused_with_the_place(path: Path, content: str, position: int, reason: str) -> None:

@@ -36,7 +36,7 @@ def test_a_line_end_at_the_end_does_no_harm(path: Path) -> None:
         (b"version: 1\ntopic_id: cxfmXdFdRF2-6WITmvYjdA\n", 0, "version 1 is unknown"),
         (b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n", 21, "reserves"),
         (b"version: 0\ntopic_id: \xff\n", 21, "no UUID"),
-        (b"x" * 5000, 4096, "goes on past"),
+        (b"x" * 5000, 4096, "continues past"),
     ],
 )
 def test_a_broken_file_is_refused_with_the_place(path: Path, content: bytes, position: int, reason: str) -> None:

@@ -269,10 +269,10 @@ def test_an_encoded_batch_whose_records_nobody_could_read_is_refused(tmp_path: P
 @pytest.mark.parametrize("count", [3, 100])
 def test_a_largest_timestamp_that_the_records_belie_is_set_right(tmp_path: Path, count: int) -> None:
     sound = encode_batch([Record(i, NOW + i % 3, None, b"x") for i in range(count)])
-    lying = bytearray(sound)
-    correct_max_timestamp(lying, NOW + 10**9)
+    untrue = bytearray(sound)
+    correct_max_timestamp(untrue, NOW + 10**9)
     with create(tmp_path) as log:
-        log.append_encoded_batch(bytes(lying))
+        log.append_encoded_batch(bytes(untrue))
 
         assert log.read(0, 1) == sound
 

@@ -82,13 +82,13 @@ def test_a_batch_gets_its_place_which_no_checksum_covers() -> None:
 
 
 def test_an_append_corrects_the_largest_timestamp_of_a_header() -> None:
-    lying = bytearray(BATCHES[0])
-    correct_max_timestamp(lying, TIME - 5)
+    untrue = bytearray(BATCHES[0])
+    correct_max_timestamp(untrue, TIME - 5)
 
-    placed = place_batch(bytes(lying), 5, 1, TIME, TimestampType.CREATE_TIME)
+    placed = place_batch(bytes(untrue), 5, 1, TIME, TimestampType.CREATE_TIME)
     assert bytes(placed.content) == BATCHES[0]
 
-    stamped = place_batch(bytes(lying), 5, 1, TIME + 9, TimestampType.LOG_APPEND_TIME).header
+    stamped = place_batch(bytes(untrue), 5, 1, TIME + 9, TimestampType.LOG_APPEND_TIME).header
     assert (stamped.max_timestamp, stamped.timestamp_type) == (TIME + 9, TimestampType.LOG_APPEND_TIME)
 
 

@@ -31,8 +31,8 @@ def folder(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> P
     issued.private_key_pem.write_to_path(str(folder / "client.key"))
     issued.cert_chain_pems[0].write_to_path(str(folder / "client.pem"))
     trustme.CA().cert_pem.write_to_path(str(folder / "other-ca.pem"))
-    stranger = trustme.CA().issue_cert("client@example")
-    stranger.private_key_and_cert_chain_pem.write_to_path(str(folder / "stranger.pem"))
+    unauthorized = trustme.CA().issue_cert("client@example")
+    unauthorized.private_key_and_cert_chain_pem.write_to_path(str(folder / "unauthorized.pem"))
     return folder
 
 
@@ -78,7 +78,10 @@ def test_another_name_is_refused_unless_it_is_not_checked(authority: trustme.CA,
 
 @pytest.mark.parametrize(
     ("certificate", "message"),
-    [("", r"asks for a client's certificate: set ssl\.certificate\.location"), ("stranger.pem", "does not trust the")],
+    [
+        ("", r"asks for a client's certificate: set ssl\.certificate\.location"),
+        ("unauthorized.pem", "does not trust the"),
+    ],
 )
 def test_a_client_that_the_broker_does_not_know_is_refused(
     authority: trustme.CA, folder: Path, certificate: str, message: str

@@ -98,7 +98,7 @@ def test_pieces_are_sent_in_order_and_dropped_after_the_end() -> None:
     assert wire.sent == b"ab" + large + b"c"
 
 
-def test_reading_goes_on_when_the_last_reason_to_wait_is_gone() -> None:
+def test_reading_continues_when_the_last_reason_to_wait_is_gone() -> None:
     protocol, wire, _ = connected()
 
     protocol.hold()
@@ -118,7 +118,7 @@ def test_a_connection_held_before_it_opens_is_not_read() -> None:
 
 
 class Pausing(Seen):
-    """Notes when sending pauses and goes on, and how much memory is given back."""
+    """Notes when sending pauses and continues, and how much memory is given back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,8 +131,8 @@ class Pausing(Seen):
     def writing_resumed(self) -> None:
         self.calls.append("resumed")
 
-    def take(self, size: int, go_on: object) -> bool:
-        del size, go_on
+    def take(self, size: int, proceed: object) -> bool:
+        del size, proceed
         return True
 
     def give(self, size: int) -> None:

@@ -154,15 +154,15 @@ def test_segments_copied_beside_an_earlier_failure_are_left_out(
 def test_a_copy_that_hangs_takes_one_place_and_holds_up_its_own_partition_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on = Event()
+    continues = Event()
     began: list[tuple[int, int]] = []
 
     def copy(task: CopyTask, *_: object) -> CopyOutcome:
         began.append((task.metadata.topic_id_partition.partition, task.metadata.start_offset))
         if began[-1] == (0, 0):
-            assert goes_on.wait(20)
+            assert continues.wait(20)
         if began[-1] == (2, 20):
-            goes_on.set()
+            continues.set()
         return CopyOutcome(task, None)
 
     monkeypatch.setattr(copy_job, "copy_segment", copy)
@@ -264,11 +264,11 @@ def test_a_group_that_a_lost_worker_began_is_copied_by_no_second_one(tmp_path: P
 
     with files.open() as remote_log:
         job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
-        halted, go_on = Event(), Event()
+        halted, proceed = Event(), Event()
 
         def halt(*of_segment: object) -> CopyOutcome:
             halted.set()
-            assert go_on.wait(60)
+            assert proceed.wait(60)
             return copy_segment(*of_segment)  # type: ignore[arg-type]  # as it was called
 
         with mock.patch.object(copy_job, "copy_segment", halt), ThreadPoolExecutor(1) as lost:
@@ -278,7 +278,7 @@ def test_a_group_that_a_lost_worker_began_is_copied_by_no_second_one(tmp_path: P
             assert job.run_group(0, remote_log.context.storage, SIZES, files.clock) == 0
             assert files.objects() == []
             assert {outcome.finished for outcome in job.outcomes()} == {None}
-            go_on.set()
+            proceed.set()
             assert copying.result() == 3
         assert [outcome.record_count for outcome in job.outcomes()] == [10, 10, 10]
 

@@ -87,7 +87,7 @@ def test_a_first_copy_begins_where_the_brokers_log_does() -> None:
     assert planned(FakeLog(end=350, start=20), now=0) == PlannedRolls(20, 349, (1000, 1000, 1000))
 
 
-def test_a_copy_goes_on_where_the_remote_log_ends_at_its_density() -> None:
+def test_a_copy_continues_where_the_remote_log_ends_at_its_density() -> None:
     # 100 offsets took 500 bytes: 5 each, whatever a sample says.
     assert planned(FakeLog(end=500), remote((0, 99), size=500), now=0) == PlannedRolls(100, 499, (1000, 1000))
 
@@ -270,7 +270,7 @@ def test_offsets_below_the_global_log_start_are_no_gap() -> None:
     assert planned(FakeLog(end=1000, start=150), remote((0, 99)), state=moved) == PlannedRolls(200, 999, (1000,) * 8)
 
 
-def test_an_expired_remote_log_goes_on_at_the_global_log_start() -> None:
+def test_an_expired_remote_log_continues_at_the_global_log_start() -> None:
     state = PartitionState(log_start_offset=100)
     assert find_gap(FakeLog(end=1000, start=150).log, remote(), state) == Gap(100, 149)
     assert find_gap(FakeLog(end=1000, start=50).log, remote(), replace(state)) is None

@@ -170,7 +170,7 @@ class Watched(Leader):
         self.most = 0
 
     def look(self) -> None:
-        # Other threads go on meanwhile: what both looks find was there at one moment.
+        # Other threads continue meanwhile: what both looks find was there at one moment.
         self.most = max(self.most, len(self.found() & self.found()))
 
     def found(self) -> set[int]:

@@ -110,13 +110,13 @@ def test_an_error_of_a_group_is_raised_and_no_other_group_begins() -> None:
 
 
 def test_a_hanging_group_is_abandoned() -> None:
-    hangs, goes_on = threading.Event(), threading.Event()
+    hangs, continues = threading.Event(), threading.Event()
     ran: list[int] = []
 
     def run(number: int) -> None:
         ran.append(number)
         hangs.set()
-        goes_on.wait(20)
+        continues.wait(20)
 
     threads = JobThreads(2, 1, run)
     waiting = threading.Thread(target=threads.run)
@@ -125,7 +125,7 @@ def test_a_hanging_group_is_abandoned() -> None:
     threads.give_up()
     waiting.join(20)
     assert not waiting.is_alive()
-    goes_on.set()
+    continues.set()
     for thread in threading.enumerate():
         if thread.name.startswith("group-"):
             assert thread.daemon

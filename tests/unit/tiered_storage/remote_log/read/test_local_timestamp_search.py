@@ -152,11 +152,11 @@ async def first_records(reader: RemoteLogReader, offset: int) -> list[Record]:
 def test_a_search_by_time_that_takes_long_holds_up_no_local_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, proceed = threading.Event(), threading.Event()
 
     def waits(*_: object) -> int:
         begun.set()
-        assert go_on.wait(10)
+        assert proceed.wait(10)
         return NOW + 34_000
 
     monkeypatch.setattr(local_timestamp_search, "largest", waits)
@@ -167,7 +167,7 @@ def test_a_search_by_time_that_takes_long_holds_up_no_local_read(
         try:
             assert await asyncio.wait_for(first_records(reader, 30), 3) == records(30, 35)
         finally:
-            go_on.set()
+            proceed.set()
             await searching
 
     files = a_copied_remote_log(tmp_path, local_log_reader_threads=1)

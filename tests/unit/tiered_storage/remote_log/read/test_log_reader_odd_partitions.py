@@ -187,10 +187,10 @@ def test_at_read_committed_nothing_is_given_whose_marker_a_replica_has_not(
 
 
 def test_a_look_that_takes_too_long_ends_with_the_time_of_whoever_waits(tmp_path: Path) -> None:
-    go_on = threading.Event()
+    proceed = threading.Event()
 
     def waits(log: PartitionLog) -> PartitionLog:
-        assert go_on.wait(10)
+        assert proceed.wait(10)
         return log
 
     files = a_copied_remote_log(tmp_path)
@@ -204,7 +204,7 @@ def test_a_look_that_takes_too_long_ends_with_the_time_of_whoever_waits(tmp_path
         ):
             with pytest.raises(ReadTimedOutError, match=f"orders-0.*{wait_ms} ms"):
                 read()
-        go_on.set()
+        proceed.set()
 
 
 def mark_deleted(remote_log: RemoteLogManager) -> None:
@@ -268,7 +268,7 @@ def test_a_read_gets_an_error_while_another_thread_closes_the_reader(tmp_path: P
             pass
         reader.close()
         waiting.join(10)
-        staged.go_on()
+        staged.proceed()
         assert "closed" in str(errors[0])
         with pytest.raises(ConfigurationError, match="closed"):
             reader.snapshot(ORDERS_0)
@@ -301,13 +301,13 @@ def test_a_reader_that_continues_has_the_following_chunks_on_their_way(tmp_path:
 def test_a_read_shows_whether_its_next_batches_are_in_memory(tmp_path: Path, fails: bool) -> None:
     files = a_copied_remote_log(tmp_path, {("orders", 0): 12})
     files.properties["log.dirs"] = []
-    begun, may_go_on = list[int](), threading.Event()
+    begun, may_proceed = list[int](), threading.Event()
 
     def before(_: object, position: int) -> None:
         """Hold every chunk after the third: the fourth is fetched ahead, as it is in the same segment."""
         begun.append(position)
         if len(begun) > 3:
-            may_go_on.wait(10)
+            may_proceed.wait(10)
             if fails:
                 raise RemoteStorageError("out of reach")
 
@@ -318,7 +318,7 @@ def test_a_read_shows_whether_its_next_batches_are_in_memory(tmp_path: Path, fai
         for _ in range(3):
             await anext(steps)
         assert not stream.is_next_there()
-        may_go_on.set()
+        may_proceed.set()
         while reader.remote_running or reader.remote_pending:
             await asyncio.sleep(0)
         assert stream.is_next_there() != fails

@@ -91,16 +91,16 @@ def test_a_view_may_be_twenty_times_as_old_as_it_took_to_build() -> None:
 
 @pytest.mark.parametrize(("waited", "fresh_for"), [(0.3, 6.0), (60.0, MOST_SECONDS_FOR_WAITING)])
 def test_a_view_that_waited_for_a_thread_is_used_for_longer(waited: float, fresh_for: float) -> None:
-    looks, go_on = Looks(), threading.Event()
+    looks, proceed = Looks(), threading.Event()
     timing = ReadTiming(looks.time.now, looks.time.sleep)
     snapshots = PartitionSnapshots(looks, ReaderPool("looks", 1), 1000, timing)
-    looks.before = lambda: go_on.wait(10)
+    looks.before = lambda: proceed.wait(10)
 
     async def ask() -> None:
         asking = [asyncio.create_task(snapshots.get(each, in_time(looks.time, 100_000))) for each in P[:2]]
         await asyncio.sleep(0)
         looks.time.seconds += waited
-        go_on.set()
+        proceed.set()
         await asyncio.gather(*asking)
 
     asyncio.run(ask())
@@ -111,15 +111,15 @@ def test_a_view_that_waited_for_a_thread_is_used_for_longer(waited: float, fresh
 
 
 def test_two_who_ask_at_once_share_a_look_and_who_must_know_looks_again() -> None:
-    looks, go_on = Looks(), threading.Event()
-    looks.before = lambda: go_on.wait(10)
+    looks, proceed = Looks(), threading.Event()
+    looks.before = lambda: proceed.wait(10)
     snapshots = looks.snapshots()
 
     async def ask() -> None:
         asking = [asyncio.create_task(snapshots.get(P[0], in_time(looks.time))) for _ in range(3)]
         knowing = [asyncio.create_task(snapshots.refreshed(P[0], in_time(looks.time))) for _ in range(20)]
         await asyncio.sleep(0)
-        go_on.set()
+        proceed.set()
         await asyncio.gather(*asking, *knowing)
 
     asyncio.run(ask())
@@ -141,8 +141,8 @@ def test_repeated_refreshes_leave_the_thread_idle_half_of_the_time_and_are_up_to
 
 
 def test_all_who_must_know_while_a_look_is_under_way_share_the_next_one() -> None:
-    looks, go_on = Looks(cost=2), threading.Event()
-    looks.before = lambda: go_on.wait(10)
+    looks, proceed = Looks(cost=2), threading.Event()
+    looks.before = lambda: proceed.wait(10)
     snapshots = looks.snapshots()
 
     async def ask() -> None:
@@ -151,7 +151,7 @@ def test_all_who_must_know_while_a_look_is_under_way_share_the_next_one() -> Non
         looks.segments = 7
         knowing = [asyncio.create_task(snapshots.refreshed(P[0], in_time(looks.time, 60_000))) for _ in range(20)]
         await asyncio.sleep(0)
-        go_on.set()
+        proceed.set()
         await earlier
         assert {len(snapshot.coverage.ranges) for snapshot in await asyncio.gather(*knowing)} == {7}
 

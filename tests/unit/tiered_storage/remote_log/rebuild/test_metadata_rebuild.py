@@ -184,8 +184,8 @@ def test_the_deletion_of_a_topic_continues_where_it_was(files: RemoteLogFiles, r
     assert (report.segments, report.marked) == ((4, 0) if reached is PartitionDeleteState.MARKED else (1, 3))
     with files.open() as remote_log:
         # What had ended begins again where something is left.
-        goes_on = min(reached, PartitionDeleteState.STARTED)
-        assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is goes_on
+        continues = min(reached, PartitionDeleteState.STARTED)
+        assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is continues
         remote_log.context.topics.put(replace(remote_log.context.decided_topic(ORDERS_0), remote_deletion_allowed=True))
         assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
         assert remote_log.context.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.FINISHED

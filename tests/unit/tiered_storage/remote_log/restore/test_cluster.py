@@ -33,7 +33,7 @@ from tiered_storage.remote_log.restore.validation import Validation
 
 
 class LaggingCluster(TargetCluster):
-    """Its high watermark goes on once a follower that lags has been waited for, `waited` seconds in all."""
+    """Its high watermark moves on once a follower that lags has been waited for, `waited` seconds in all."""
 
     waited: float = 0
 

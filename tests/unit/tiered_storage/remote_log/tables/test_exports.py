@@ -273,7 +273,7 @@ def test_a_broken_batch_is_a_dead_letter_and_all_around_it_is_exported(files: Re
 
 @pytest.mark.parametrize(("position", "bit"), [(22, 0x20), (35, 0x80), (46, 1)], ids=["control", "timestamp", "id"])
 def test_a_broken_header_leaves_no_batch_out_in_silence(files: RemoteLogFiles, position: int, bit: int) -> None:
-    """It says that the batch is a marker, or of another time: the checksum says that it lies."""
+    """It says that the batch is a marker, or of another time: the checksum shows that this is wrong."""
     data = files.objects(".log")[1]
     raw = bytearray(data.read_bytes())
     raw[position] ^= bit
@@ -448,7 +448,7 @@ def test_an_attempt_that_is_taken_over_at_any_step_changes_nothing_any_more(
 def test_files_of_a_late_attempt_are_never_reported_complete(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attempt that was taken over stood between its check and its change, and goes on while another commits."""
+    """An attempt that was taken over stood between its check and its change, and continues while another commits."""
     move = LocalDirectory.move
     moved: list[str] = []
 
@@ -587,13 +587,13 @@ def test_an_empty_interval_is_refused() -> None:
 
 
 def test_a_place_that_is_not_ours_is_left_alone(files: RemoteLogFiles, tmp_path: Path) -> None:
-    stranger = target(files) / "orders" / "payroll.csv"
-    stranger.parent.mkdir(parents=True)
-    stranger.write_text("theirs")
+    foreign = target(files) / "orders" / "payroll.csv"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("theirs")
     with pytest.raises(ConfigurationError, match="it has orders/payroll"):
         export(files)
     assert files_in(target(files)).keys() == {"orders/payroll.csv"}
-    stranger.unlink()
+    foreign.unlink()
     export(files)
     table = target(files) / "orders" / "_table.json"
     table.write_text(table.read_text().replace('"topic_id": "', '"topic_id": "x'))

@@ -31,7 +31,7 @@ PATHS = (
 PEOPLE: Mapping[str, Callable[[], dict[str, str]]] = {
     "reader": lambda: login("reader"),
     "watcher": lambda: login("watcher"),
-    "stranger": lambda: login("stranger", "ADMIN"),
+    "unauthorized": lambda: login("unauthorized", "ADMIN"),
     "anybody": lambda: login("anybody", "OP"),
     "nobody": dict,
     "garbled": lambda: {"Authorization": "Bearer garbled.to.ken"},
@@ -40,7 +40,7 @@ PEOPLE: Mapping[str, Callable[[], dict[str, str]]] = {
 }
 """The headers of each caller, made for each request because tokens expire."""
 NOT_LOGGED_IN = frozenset({"nobody", "garbled", "expired", "of another kind"})
-MAY_SEE = {"reader": {"orders"}, "watcher": {"orders"}, "stranger": set(), "anybody": {"orders", "payments"}}
+MAY_SEE = {"reader": {"orders"}, "watcher": {"orders"}, "unauthorized": set(), "anybody": {"orders", "payments"}}
 
 
 def allowed(name: str, path: str, topic: str | None) -> frozenset[int] | None:

@@ -124,7 +124,7 @@ def test_a_local_tier_that_a_broker_holds_hides_nothing_remote(own_site: ReadSer
         assert len(remote.text.splitlines()) == 30
         assert remote.headers["local-problem"] == "LogDirectoryLocked"
         assert "log-end-offset" not in remote.headers
-        # Whether there is an offset 30, nobody knows now: that it is the end, or out of range, would be a lie.
+        # Whether there is an offset 30, nobody knows now: that it is the end, or out of range, would be wrong.
         for offset in (30, 31):
             unknown = own_site.get(f"{ORDERS}/records", params={"offset": offset})
             assert (unknown.status_code, unknown.headers["retry-after"]) == (503, "5")

@@ -147,7 +147,7 @@ deletion_failures = Table(
     Column("error", Text, nullable=False),
 )
 
-audit_verdicts = Table(
+audit_results = Table(
     "audit_verdicts",
     metadata,
     Column("cluster_id", String, primary_key=True),

@@ -159,7 +159,7 @@ class SqliteDatabase(Database):
     def check_place(self) -> None:
         """Raise MetadataUnavailableError if the path no longer leads to the file that was opened.
 
-        SQLite would go on writing into the old file, and all of that would be lost.
+        SQLite would continue writing into the old file, and all of that would be lost.
         """
         if self._file != _file_number(self._path):
             raise MetadataUnavailableError(

@@ -38,7 +38,7 @@ def test_the_mark_of_a_clean_shutdown_has_the_brokers_epoch(tmp_path: Path, cont
         (b'{"version":1,"brokerEpoch":3}', "version 1 is unknown"),
         (b'{"version":0,"brokerEpoch":"3"}', "brokerEpoch is no number"),
         (b'{"version":0,"brokerEpoch":true}', "brokerEpoch is no number"),
-        (b" " * 5000, "goes on past"),
+        (b" " * 5000, "continues past"),
     ],
 )
 def test_anything_else_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:

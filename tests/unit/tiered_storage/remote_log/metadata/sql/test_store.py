@@ -101,22 +101,22 @@ def test_a_store_that_was_open_across_a_fork_loses_nothing_in_either_process(
     lease = store.leases.acquire(ORDERS_0, "run-1", 60_000)
     started = a_segment(lease)
     store.segments.add_remote_log_segment_metadata(started, lease)
-    closed_here, may_go_on = os.pipe()
+    closed_here, may_proceed = os.pipe()
 
     child = os.fork()
     if child == 0:
         try:
             os.read(closed_here, 1)
             store.segments.update_remote_log_segment_metadata(a_step(started, FINISHED), lease)
-        except BaseException:  # noqa: BLE001 - the child must not go on with the tests
+        except BaseException:  # noqa: BLE001 - the child must not continue with the tests
             os._exit(1)
         os._exit(0)
     # An inherited connection would not notice that the last one closes here, and takes the write-ahead log along.
     store.close()
-    os.write(may_go_on, b".")
+    os.write(may_proceed, b".")
     _, status = os.waitpid(child, 0)
     os.close(closed_here)
-    os.close(may_go_on)
+    os.close(may_proceed)
 
     assert os.waitstatus_to_exitcode(status) == 0
     with sqlite_store(tmp_path, clock) as reopened:

@@ -43,15 +43,15 @@ def get(cache: ChunkCache[bytes], key: Hashable, content: bytes) -> bytes:
 
 def test_two_readers_of_a_chunk_share_one_fetch(pool: ReaderPool) -> None:
     cache: ChunkCache[bytes] = ChunkCache(pool, 100, len)
-    go_on, calls = threading.Event(), []
+    proceed, calls = threading.Event(), []
 
     def fetch() -> bytes:
         calls.append(1)
-        assert go_on.wait(10)
+        assert proceed.wait(10)
         return b"content"
 
     both = [cache.join("key", fetch) for _ in range(2)]
-    go_on.set()
+    proceed.set()
     assert [each.future.result(10) for each in both] == [b"content"] * 2
     assert get(cache, "key", b"never asked for") == b"content"
     assert (len(calls), cache.fetches) == (1, 1)
@@ -95,11 +95,11 @@ def test_an_error_reaches_all_who_wait_and_is_not_cached(pool: ReaderPool) -> No
 def test_leaving_withdraws_only_chunks_that_nobody_else_wants_and_no_thread_began() -> None:
     pool = ReaderPool("reads", 1, 2)
     cache: ChunkCache[bytes] = ChunkCache(pool, 100, len)
-    go_on, begun = threading.Event(), threading.Event()
+    proceed, begun = threading.Event(), threading.Event()
 
     def wait() -> bytes:
         begun.set()
-        assert go_on.wait(10)
+        assert proceed.wait(10)
         return b"running"
 
     running = cache.join("running", wait)
@@ -114,7 +114,7 @@ def test_leaving_withdraws_only_chunks_that_nobody_else_wants_and_no_thread_bega
     cache.leave(wanted_by_two[0])
     assert wanted_by_one.future.cancelled()
     assert pool.pending == 1
-    go_on.set()
+    proceed.set()
     assert wanted_by_two[1].future.result(10) == b"two"
     assert cache.known("running") == b"running"
     assert get(cache, "one", b"asked again") == b"asked again"

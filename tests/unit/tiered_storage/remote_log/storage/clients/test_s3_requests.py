@@ -64,7 +64,7 @@ def test_encryption_is_asked_of_the_server_for_each_object(s3_endpoint: S3Endpoi
 
 def test_a_write_that_is_acknowledged_and_not_kept_is_an_error(s3_endpoint: S3Endpoint) -> None:
     def look(asked: Asked) -> Refusal | None:
-        return Refusal(200, "Lie", {"ETag": '"lie"'}) if asked.method == "PUT" else None
+        return Refusal(200, "Wrong", {"ETag": '"wrong"'}) if asked.method == "PUT" else None
 
     with proxy(s3_endpoint, look) as proxied:
         store = opened(proxied)
