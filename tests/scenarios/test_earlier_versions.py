@@ -1,4 +1,4 @@
-"""What an earlier version left is opened, believed, and brought to its end by this one."""
+"""What an earlier version left is opened, read and completed by this one."""
 
 from __future__ import annotations
 

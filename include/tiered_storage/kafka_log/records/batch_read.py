@@ -46,7 +46,7 @@ def read_batch_range(
     """Return what read_batches does, up to the first batch that reaches `end_offset` (exclusive).
 
     None if there is no batch. Raises as read_batches does, and if the first batch reaches beyond `segment_end`
-    (exclusive): a reader that believed its offsets would skip the following segments.
+    (exclusive): a reader that relied on its offsets would skip the following segments.
     """
     source = str(log_path)
     with open_regular(log_path) as file:
