@@ -54,9 +54,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     given = parser.parse_args()
+    from integration.remote_servers import database_hangs, running_servers, store_hangs  # noqa: PLC0415 - as above
     from servers.kafka_programs import KafkaPrograms  # noqa: PLC0415 - the path to it is made by one_broker
     from support.live_cluster import SMALL_SEGMENTS, CopyLoop, producer  # noqa: PLC0415 - as above
-    from support.remote_servers import database_hangs, running_servers, store_hangs  # noqa: PLC0415 - as above
     from tiered_storage_airflow.demo_cluster.ledger import Ledger  # noqa: PLC0415 - slow to import
 
     directory: Path = given.directory
