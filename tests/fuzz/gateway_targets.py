@@ -44,7 +44,9 @@ from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS, DE
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
+from tiered_storage.gateway.limits.remote_turns import RemoteTurns
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
+from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.gateway.standalone.apis import SERVED
 from tiered_storage.gateway.standalone.catalog import Catalog, Topics, named_topics
 from tiered_storage.gateway.standalone.connection import StandaloneConnection
@@ -177,14 +179,15 @@ class _NoRemoteLog:
     """A remote log that is out of reach, for reads and for deletions."""
 
     largest_chunk = 1000
+    room = RemotePartitions.room
+
+    def __init__(self) -> None:
+        self.turns = RemoteTurns()
 
     async def snapshot(self, *_: object) -> Any:
         raise RemoteStorageError("out of reach")
 
     offsets = latest = delete_records = snapshot
-
-    async def turn(self) -> None:
-        """Let remote work begin at once."""
 
     async def delete_topics(self, _: object) -> None:
         """Leave what is remote of topics."""

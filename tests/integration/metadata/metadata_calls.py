@@ -125,6 +125,7 @@ READS: dict[str, Call] = {
     "segments.list_partitions": lambda store, _: store.segments.list_partitions(),
     "segments.log_start_offset": lambda store, _: store.segments.log_start_offset(ORDERS_0),
     "segments.partition_state": lambda store, _: store.segments.partition_state(ORDERS_0),
+    "segments.partition_states_of": lambda store, _: store.segments.partition_states_of([ORDERS_0]),
     "segments.partition_states": lambda store, _: store.segments.partition_states(),
     "leases.check": lambda store, had: store.leases.check(had.lease),
     "leases.fencing_number": lambda store, _: store.leases.fencing_number(ORDERS_0),
