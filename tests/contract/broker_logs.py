@@ -18,7 +18,7 @@ from tiered_storage.remote_log.source.partition_log import LocalSegment, Partiti
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-_SMALL = {"internal.segment.bytes": "1000", "index.interval.bytes": "100"}
+_SMALL = {"internal.segment.bytes": "1000"}
 _BATCHES = 60
 _BUFFER_BYTES = 1 << 20
 

@@ -58,6 +58,7 @@ def _check_file(settings: Settings) -> Iterator[Check]:
 
 def _check_clock(client: ClusterClient, settings: Settings) -> Iterator[Check]:
     """Yield whether the clock of the active controller, which is all that Kafka shows, agrees with this machine's."""
+    # Brokers that answered before, and do not describe their quorum now, are no finding.
     with suppress(SourceClusterError):
         found = client.controller_clock(wall_clock, seconds=ANSWER_SECONDS)
         if found is None:

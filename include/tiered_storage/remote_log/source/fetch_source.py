@@ -107,6 +107,7 @@ class FetchSource:
         """As SegmentSource: the cluster's clock, if it is apart from ours; other findings belong to a partition."""
         if self._max_skew_ms is None:
             return ()
+        # A plan does not fail because no broker shows a clock.
         with self._lock, suppress(SourceClusterError):
             found = self._client.controller_clock(wall_clock, seconds=_CLOCK_SECONDS)
             why = None if found is None else found.why_apart(self._max_skew_ms)

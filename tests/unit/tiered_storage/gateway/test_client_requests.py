@@ -46,7 +46,7 @@ def test_the_user_is_the_one_that_the_login_names(mechanism: str, message: bytes
 
 
 class CountedPace(RemoteTurns):
-    """Turns of remote work that count how often they were told of local work."""
+    """Turns of remote work that count the calls of `pace`."""
 
     count = 0
 
