@@ -67,6 +67,9 @@ class LoadProducer(Background):
         self._properties = {
             "enable.idempotence": True,
             "acks": "all",
+            # After a request failed, librdkafka answers the refusal of those behind it with a new producer epoch, and
+            # the brokers then take records again that they have (confluentinc/librdkafka, issue 4953).
+            "max.in.flight.requests.per.connection": 1,
             "linger.ms": 20,
             # Longer than any broker is away in these runs.
             "message.timeout.ms": 120_000,
