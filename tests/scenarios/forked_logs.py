@@ -92,7 +92,7 @@ def retain(remote_log: RemoteLogManager) -> list[str]:
 
 def copy_forks_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let forks be copied, as by releases that did not detect them."""
-    monkeypatch.setattr(start, "forked_copies", lambda *_: {})
+    monkeypatch.setattr(start, "ensure_continued", lambda *_: None)
     monkeypatch.setattr(forked_log, "forked_copies", lambda *_: {})
     monkeypatch.setattr(copier, "ensure_same_segment", lambda *_: True)
 

@@ -18,9 +18,10 @@ same bytes again may therefore be copied one after the other. Trimming compares 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import TypeVar
 
 from tiered_storage.errors import (
     CorruptLogError,
@@ -56,6 +57,9 @@ from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog, share_offsets
 from tiered_storage.remote_log.source.segment_source import OpenSegment
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _READ_BYTES = 64 << 10
 _AT_ONCE = 8
@@ -168,25 +172,46 @@ def forked_copies(
     def look(item: tuple[TopicIdPartition, Sequence[PlannedSegment]]) -> ForkedLogError | RemoteStorageError | None:
         partition, due = item
         segments = list(metadata.list_remote_log_segments(partition))
-        counting = [each for each in segments if each.segment_id.id not in replacing]
-        replaced = [each for each in finished(segments) if each.segment_id.id in replacing]
         try:
-            _ensure_joined(due, Coverage.of(counting, due[-1].lineage), storage)
-            for segment in replaced:
-                _ensure_replaceable(partition, segment, due, storage)
+            ensure_continued(due, segments, storage, replacing)
         except (ForkedLogError, RemoteStorageError) as error:
             return error
         return None
 
+    return {
+        partition: error
+        for partition, error in zip(planned, at_once(look, planned.items()), strict=True)
+        if error is not None
+    }
+
+
+def ensure_continued(
+    planned: Sequence[PlannedSegment],
+    segments: Sequence[RemoteLogSegmentMetadata],
+    storage: RemoteStorageManager,
+    replacing: Collection[str],
+) -> None:
+    """Raise ForkedLogError if one partition's `planned` segments are not of the log of its remote `segments`.
+
+    As forked_copies, which also says what counts. Raises RemoteStorageError if the store does not answer.
+    """
     # The lineage decides for the others: only a cluster's leader has what would be compared.
-    shown = {partition: [each for each in due if each.roll is None] for partition, due in planned.items()}
-    items = [item for item in shown.items() if item[1]]
+    due = [each for each in planned if each.roll is None]
+    if not due:
+        return
+    counting = [each for each in segments if each.segment_id.id not in replacing]
+    _ensure_joined(due, Coverage.of(counting, due[-1].lineage), storage)
+    for segment in finished(segments):
+        if segment.segment_id.id in replacing:
+            _ensure_replaceable(segment, due, storage)
+
+
+def at_once(look: Callable[[Item], Result], items: Collection[Item]) -> list[Result]:
+    """Return what `look` returns for each of `items`, some of which it looks at in threads at the same time."""
     if len(items) <= 1:
-        found = [look(item) for item in items]
-    else:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            found = list(pool.map(look, items))
-    return {partition: error for (partition, _), error in zip(items, found, strict=True) if error is not None}
+        return [look(item) for item in items]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(look, items))
 
 
 def _ensure_joined(due: Sequence[PlannedSegment], coverage: Coverage, storage: RemoteStorageManager) -> None:
@@ -237,10 +262,7 @@ def _ensure_same_batch(
 
 
 def _ensure_replaceable(
-    partition: TopicIdPartition,
-    segment: RemoteLogSegmentMetadata,
-    due: Sequence[PlannedSegment],
-    storage: RemoteStorageManager,
+    segment: RemoteLogSegmentMetadata, due: Sequence[PlannedSegment], storage: RemoteStorageManager
 ) -> None:
     """Ensure that the segments of `due` that replace the damaged `segment` for readers have its records.
 
@@ -267,7 +289,9 @@ def _ensure_replaceable(
     if found is not None:
         theirs, row, known = found
         place = open_segment(due[0].location).log_name
-        raise _fork(partition, place, int(theirs.base[row]), overlapping(known, theirs, row), theirs.shown(row))
+        raise _fork(
+            segment.topic_id_partition, place, int(theirs.base[row]), overlapping(known, theirs, row), theirs.shown(row)
+        )
     is_whole = local[0].base_offset <= segment.start_offset and end == segment.end_offset <= local[-1].end_offset
     if (sent is not None and is_whole) or not _reach(readable, last_shared):
         place = open_segment(due[0].location).log_name

@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import ForkedLogError, LeaseLostError
+from tiered_storage.errors import ForkedLogError, LeaseLostError, RemoteStorageError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.forked_log import forked_copies
+from tiered_storage.remote_log.copy.forked_log import at_once, ensure_continued
 from tiered_storage.remote_log.copy.plan import why_deleted
 from tiered_storage.remote_log.copy.tasks import CopyPlan, CopyTask, PlannedSegment, RollOrder
 from tiered_storage.remote_log.coverage import Coverage
@@ -68,7 +68,7 @@ def begin_copy(
     Copies that an earlier holder began and never finished are marked for deletion: their lease is gone, so they can
     never be committed. A partition that another owner holds, or took over since, is left to that owner. One that
     changed too much since the plan is left to the next run. A partition fails alone if the store rejects its document
-    or if its log is forked (see forked_copies). If every partition fails so, the first such error is raised. Raises
+    or if its log is forked (see ensure_continued). If every partition fails so, the first such error is raised. Raises
     what the metadata store raises as a whole, after releasing the leases, and ConfigurationError for a topic whose
     settings contradict each other.
     """
@@ -84,14 +84,22 @@ def begin_copy(
     try:
         decisions = Decisions(context.topics.list(), context.settings)
         run = _Run(context, decisions, plan.replacing, new_segment_id)
-        granted = {lease.topic_id_partition: planned[lease.topic_id_partition] for lease in taken.granted}
-        errors |= forked_copies(granted, context.segments, context.storage, plan.replacing)
-        states = context.segments.partition_states_of(granted)
-        for lease in taken.granted:
+        states = context.segments.partition_states_of(lease.topic_id_partition for lease in taken.granted)
+
+        def begin(lease: Lease) -> _BegunPartition | ForkedLogError | RemoteStorageError:
             partition = lease.topic_id_partition
-            if partition in errors:
-                continue
-            begun.append(_begin(lease, planned[partition], seen.get(partition, ()), states[partition], run))
+            segments = tuple(context.segments.list_remote_log_segments(partition))
+            try:
+                ensure_continued(planned[partition], segments, context.storage, plan.replacing)
+            except (ForkedLogError, RemoteStorageError) as error:
+                return error
+            return _begin(lease, planned[partition], seen.get(partition, ()), segments, states[partition], run)
+
+        for lease, outcome in zip(taken.granted, at_once(begin, taken.granted), strict=True):
+            if isinstance(outcome, _BegunPartition):
+                begun.append(outcome)
+            else:
+                errors[lease.topic_id_partition] = outcome
         unwritten = _keep_in_store(begun, context)
         errors |= {partition: error for partition, error in unwritten.items() if not isinstance(error, LeaseLostError)}
         if errors and len(errors) == len(planned):
@@ -174,11 +182,15 @@ class _BegunPartition:
 
 
 def _begin(
-    lease: Lease, planned: Sequence[PlannedSegment], seen: tuple[EpochEntry, ...], state: PartitionState, run: _Run
+    lease: Lease,
+    planned: Sequence[PlannedSegment],
+    seen: tuple[EpochEntry, ...],
+    segments: Sequence[RemoteLogSegmentMetadata],
+    state: PartitionState,
+    run: _Run,
 ) -> _BegunPartition:
     # Planned before we held the lease: another run may have copied some meanwhile, or let them expire.
     partition, context = lease.topic_id_partition, run.context
-    segments = list(context.segments.list_remote_log_segments(partition))
     abandoned = unfinished_before(segments, lease, context.clock)
     if state.delete_state is not None:
         return _BegunPartition(lease, abandoned, (), [], [Finding(str(partition), why_deleted(state.delete_state))])
