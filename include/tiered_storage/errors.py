@@ -286,6 +286,10 @@ class RemoteObjectNotFoundError(RemoteStorageError):
     retriable = False
 
 
+REPAIR_ADVICE = "'tiered-storage repair --deep' copies it again if the local log still has it"
+"""What to do about a damaged segment of the store."""
+
+
 class RemoteObjectCorruptError(RemoteStorageError):
     """An object whose bytes, size or checksum are not those that were sent."""
 

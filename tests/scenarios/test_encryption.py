@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.clocks import ManualClock
-from support.command_line import CommandResult, run_on
+from support.command_line import CommandResult, mentions, run_on
 from support.key_rings import RING, ring_file, ring_of_three, rsa_files
 from support.local_logs import read_all
 from support.remote_logs import (
@@ -41,7 +41,7 @@ from support.remote_logs import (
 )
 from support.tables import carry_out as carry_out_export
 from support.tables import export_orders
-from tiered_storage.errors import EncryptionKeyError
+from tiered_storage.errors import REPAIR_ADVICE, EncryptionKeyError
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.record_batch import encode_batch
@@ -105,6 +105,11 @@ def codecs(files: RemoteLogFiles) -> dict[str, set[str]]:
 
 def orders_of(remote_log_files: RemoteLogFiles, suffix: str) -> list[Path]:
     return [path for path in remote_log_files.objects(suffix) if "orders" in str(path)]
+
+
+def read_from_the_store(files: RemoteLogFiles) -> CommandResult:
+    """Read a partition of orders without its local log."""
+    return run_on(replace(files, properties={**files.properties, "log.dirs": []}), "read", "orders", "0")
 
 
 def keys_of(result: CommandResult) -> dict[str, int]:
@@ -208,9 +213,20 @@ def test_lost_indexes_come_again_without_a_local_log(files: RemoteLogFiles) -> N
     assert run_on(files, "audit", "--deep").exit_code == 0
 
 
+def test_a_truncated_tag_is_named_with_its_remedy(files: RemoteLogFiles) -> None:
+    first, *_ = orders_of(files, ".log")
+    first.write_bytes(first.read_bytes()[:-1])
+    result = read_from_the_store(files)
+    assert result.exit_code == 1
+    assert mentions(result.err, first.name, "ends at byte", REPAIR_ADVICE), result.err
+
+
 def test_an_exchange_of_objects_is_found(files: RemoteLogFiles) -> None:
     first, second, _ = orders_of(files, ".log")
     shutil.copy(second, first)
+    result = read_from_the_store(files)
+    assert result.exit_code == 1
+    assert mentions(result.err, first.name, "at byte 0", "another position or segment", REPAIR_ADVICE), result.err
     result = run_on(files, "audit", "--deep", "--json")
     assert result.exit_code == 1
     assert any(first.name.split("-", 1)[1].removesuffix(".log") in row["what"] for row in result.rows)

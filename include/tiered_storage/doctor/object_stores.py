@@ -98,10 +98,8 @@ def check_objects(
 
 
 def _check_bucket(name: str, url: str, options: ObjectStoreOptions) -> Iterator[Check]:
-    """Yield the identity that signs requests, if AWS reports it; warn of gs:// and of missing conditional writes."""
+    """Yield the identity that signs requests, if AWS reports it; warn of missing conditional writes."""
     scheme = urlsplit(url).scheme
-    if scheme == "gs":
-        yield note(name, f"{url}: gs:// is untested", "s3:// reaches the same buckets, with HMAC keys: see stores.md")
     if scheme != "s3":
         return
     if not options.conditional_writes:

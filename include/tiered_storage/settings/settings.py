@@ -202,7 +202,13 @@ def _loaded(
     settings = read_properties(Settings, gathered, place=str(file), base=base, models={("topics",): TopicSettings})
     settings._config_path = file if is_read else None
     settings._base = base
-    return settings
+    return settings.noted(list(_untested_stores(settings)))
+
+
+def _untested_stores(settings: Settings) -> Iterator[str]:
+    for name in ("rsm_config_url", "work_url", "export_url"):
+        if str(url := getattr(settings, name)).startswith("gs://"):
+            yield f"{url} is untested: s3:// reaches the same bucket of Google's, with HMAC keys (docs/stores.md)"
 
 
 def load_cluster_settings(

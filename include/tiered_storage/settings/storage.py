@@ -111,7 +111,7 @@ class StorageSettings(PropertyModel):
         allowed="a folder, or a URL such as s3://bucket/prefix",
         default_text="{state.directory}/remote",
     )
-    """The object store, and the prefix of its keys. A new folder is private, as above."""
+    """The object store, and the prefix of its keys; gs:// is untested. A new folder is private, as above."""
 
     rsm_config_allow_http: bool = setting("rsm.config.allow.http", False, REMOTE_STORAGE, Source.OURS)
     """Whether the store may be reached without encryption."""

@@ -310,16 +310,24 @@ def test_a_backup_whose_answer_is_garbled_is_refused_and_leaves_no_file(
 
 
 @pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.nightly)])
-def test_a_creation_that_loses_its_connection_leaves_no_store_or_all_of_it(step: int) -> None:
+@pytest.mark.parametrize("crashes", [False, True], ids=["the connection", "the server"])
+def test_a_creation_that_loses_its_connection_leaves_no_store_or_all_of_it(step: int, crashes: bool) -> None:
     url = the_server().database("created")
     with proxy(the_server().port) as between:
+        between.crash = (lambda: the_server().restart(signal.SIGQUIT)) if crashes else None
         through = url.replace(str(the_server().port), str(between.port))
         for message in itertools.count(step, step):
             the_server().execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION remote_log", "created")
             between.cuts_before = message
+            is_refused = False
             try:
                 open_metadata_store(through, ManualClock(), busy_timeout_ms=WAIT_MS).close()
             except MetadataUnavailableError:
+                is_refused = True
+            if crashes and not between.cuts_before:
+                assert between.has_crashed.wait(WAIT_MS), "the server starts again"
+                between.has_crashed.clear()
+            if is_refused:
                 tables = the_server().execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", "created")
                 assert {name for (name,) in tables} in (set(), {*metadata.tables, VERSION_TABLE})
             with open_metadata_store(url, ManualClock()) as store:

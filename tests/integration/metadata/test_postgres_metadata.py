@@ -184,22 +184,19 @@ def test_a_server_that_crashes_in_the_middle_of_a_call_leaves_all_of_it_or_nothi
     assert outcomes[1:-1] == ["refused"] * (len(outcomes) - 2) != []
 
 
-def test_a_commit_of_many_segments_whose_server_crashes_can_be_repeated(store: SqlMetadataStore) -> None:
+@pytest.mark.parametrize("message", [2, 4, 6])
+def test_a_commit_of_many_segments_whose_server_crashes_can_be_repeated(store: SqlMetadataStore, message: int) -> None:
     lease = store.leases.acquire(ORDERS_0, "run-1", _LONG)
     segments = [a_segment(lease, start, start + 9) for start in range(0, 25_000, 10)]
     steps = [(a_step(segment, FINISHED), lease) for segment in segments]
-    crash = threading.Timer(0.2, the_server().restart, args=(signal.SIGQUIT,))
-    crash.start()
-    try:
-        for _ in range(20):
-            try:
-                store.segments.add_remote_log_segments([(segment, lease) for segment in segments])
-                store.segments.update_remote_log_segments(steps)
-            except MetadataUnavailableError:
-                continue
-            break
-    finally:
-        crash.join()
+
+    def commit() -> None:
+        store.segments.add_remote_log_segments([(segment, lease) for segment in segments])
+        store.segments.update_remote_log_segments(steps)
+
+    with server_crashes_at(store, message), pytest.raises(MetadataUnavailableError):
+        commit()
+    commit()
 
     found = list(store.segments.list_remote_log_segments(ORDERS_0))
     assert len(found) == 2500

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tiered_storage.errors import (
+    REPAIR_ADVICE,
     EncryptionKeyError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
@@ -192,7 +193,7 @@ class EncodedSegments:
         if marker is not None and marker.is_encrypted and not encoding.encryption:
             raise RemoteObjectCorruptError(
                 f"{self._source(names.data)}: its chunks are not encrypted, but those that were sent were: it was "
-                "replaced; 'tiered-storage repair --deep' copies it again if the local log still has it"
+                f"replaced; {REPAIR_ADVICE}"
             )
         cipher = self.cipher(metadata, names) if encoding.encryption else None
         layout = SegmentLayout(names.data, ChunkCodec(encoding, size, cipher), table)
@@ -230,7 +231,7 @@ class EncodedSegments:
 
     def _decoded(self, layout: SegmentLayout, together: list[PlacedChunk], start: int, end: int) -> Iterator[bytes]:
         place, last = together[0].place, together[-1]
-        frames = memoryview(self._client.get_range(layout.name, place, last.place + last.chunk.stored - place))
+        frames = memoryview(data_range(self._client, layout.name, place, last.place + last.chunk.stored - place))
         for placed in together:
             frame = frames[placed.place - place :][: placed.chunk.stored]
             content = layout.codec.decode(frame, placed, self._source(layout.name))
@@ -257,6 +258,14 @@ class EncodedSegments:
 
     def _source(self, name: str) -> str:
         return f"{self._client.root}/{name}"
+
+
+def data_range(client: ObjectClient, name: str, position: int, length: int) -> bytes:
+    """Return `length` bytes of a segment's data object, as ObjectClient.get_range; its error says what to do."""
+    try:
+        return client.get_range(name, position, length)
+    except RemoteObjectCorruptError as error:
+        raise RemoteObjectCorruptError(f"{error}; {REPAIR_ADVICE}") from error
 
 
 def encrypted(contents: Mapping[IndexKind, bytes], cipher: SegmentCipher | None) -> dict[IndexKind, bytes]:

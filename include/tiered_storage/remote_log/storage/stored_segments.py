@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tiered_storage.errors import (
+    REPAIR_ADVICE,
     LaterVersionError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
@@ -31,6 +32,7 @@ from tiered_storage.remote_log.storage.encoded_segments import (
     DecryptedContents,
     EncodedSegments,
     SegmentLayout,
+    data_range,
 )
 from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, parse_bundle
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
@@ -199,7 +201,7 @@ class StoredSegments:
             yield from self._encoded.read(layout, start, end)
             return
         for position in range(start, end, FETCH_BYTES):
-            yield self._client.get_range(name, position, min(FETCH_BYTES, end - position))
+            yield data_range(self._client, name, position, min(FETCH_BYTES, end - position))
 
     def _layout(self, metadata: RemoteLogSegmentMetadata) -> SegmentLayout | None:
         """Return where an encoded segment's chunks are; None if its data object is the log."""
@@ -232,8 +234,7 @@ class StoredSegments:
             checksum, held = crc32c(piece, checksum), piece
         if checksum != expected:
             raise RemoteObjectCorruptError(
-                f"{self.source(name)}: its bytes have CRC-32C {checksum:08x}; {expected:08x} was sent; "
-                "'tiered-storage repair --deep' copies it again if the local log still has it"
+                f"{self.source(name)}: its bytes have CRC-32C {checksum:08x}; {expected:08x} was sent; {REPAIR_ADVICE}"
             )
         if held:
             yield held

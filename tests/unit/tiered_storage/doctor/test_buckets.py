@@ -9,7 +9,6 @@ from support.object_stores import S3Endpoint, options_for
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor.check import Check, Status
 from tiered_storage.doctor.object_stores import check_objects
-from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 
 def messages(checks: list[Check], status: Status) -> str:
@@ -37,12 +36,6 @@ def test_a_store_without_conditional_writes_is_for_one_installation(s3_endpoint:
     found = list(check_objects("store", f"s3://{s3_endpoint.bucket}/root", given, wall_clock))
     assert "only one installation" in messages(found, Status.NOTE)
     assert messages(found, Status.WRONG) == ""
-
-
-def test_gs_is_untested_and_says_so() -> None:
-    given = ObjectStoreOptions(properties={"google_skip_signature": "true"})
-    first = next(check_objects("store", "gs://bucket/root", given, wall_clock))
-    assert (first.status, "untested" in first.message) == (Status.NOTE, True)
 
 
 def test_a_store_at_an_endpoint_of_its_own_is_not_asked_for_aws_identities(s3_endpoint: S3Endpoint) -> None:

@@ -6,6 +6,7 @@ The list is kafka_names.csv, beside this file.
 
 from __future__ import annotations
 
+import ast
 import csv
 import re
 from dataclasses import dataclass
@@ -73,6 +74,21 @@ def test_a_name_that_has_an_effect_is_documented_as_one_of_kafka_with_its_defaul
     assert declaration.source == Source.KAFKA
     has_its_default = declaration.default in {kafka.default, f"log.{kafka.name}"}
     assert has_its_default or f"Kafka's default: {kafka.default or 'none'}" in declaration.description
+
+
+def test_a_name_that_has_an_effect_is_read_by_the_product() -> None:
+    read = {
+        node.attr
+        for root in ("include", "plugins")
+        for path in (PROJECT / root).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute)
+    }
+    fields = {str(field.alias): name for kind in (Settings, TopicSettings) for name, field in kind.model_fields.items()}
+    # Settings resolves the defaults of all topics into each topic's own.
+    read |= {f"log_{name}" for name in TopicSettings.model_fields if name in read}
+
+    assert [each.name for each in HONOURED if fields[each.name] not in read] == []
 
 
 @pytest.mark.parametrize("kafka", UNUSED, ids=lambda each: each.name)

@@ -17,6 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from support.command_line import mentions
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.settings.properties.sources import environment_variable
 from tiered_storage.settings.settings import Settings, load_settings
@@ -191,6 +192,12 @@ def test_older_names_of_retention_are_converted_to_ms(load: Load, text: str, exp
     settings = load(text)
     assert settings.log_retention_ms == expected_ms
     assert settings.notices == ()
+
+
+@pytest.mark.parametrize("name", ["rsm.config.url", "work.url", "export.url"])
+def test_gs_is_untested_and_says_so(load: Load, name: str) -> None:
+    [notice] = load(f"{name}: gs://bucket/root").notices
+    assert mentions(notice, "gs://bucket/root", "untested", "s3://")
 
 
 def test_the_newer_of_two_generations_wins_and_reports_it(load: Load, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tiered_storage.errors import CorruptRecordError, RemoteObjectCorruptError, UnsupportedMagicError
+from tiered_storage.errors import REPAIR_ADVICE, CorruptRecordError, RemoteObjectCorruptError, UnsupportedMagicError
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, as_array, check_checksums
 from tiered_storage.remote_log.indexes.batch_epochs import wrong_epoch
@@ -144,10 +144,7 @@ def raise_damaged(error: CorruptRecordError) -> NoReturn:
     """
     if isinstance(error, UnsupportedMagicError):
         raise error
-    raise RemoteObjectCorruptError(
-        f"{error}: its bytes differ from those that were sent; 'tiered-storage repair --deep' copies it again if the "
-        "local log still has it"
-    ) from error
+    raise RemoteObjectCorruptError(f"{error}: its bytes differ from those that were sent; {REPAIR_ADVICE}") from error
 
 
 def _headers_before_damage(

@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.errors import REPAIR_ADVICE, RemoteObjectCorruptError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -83,7 +83,10 @@ class SegmentCipher:
     def decrypt_index(self, content: bytes, kind: int, source: str) -> bytes:
         """Return the index. Raises RemoteObjectCorruptError, naming `source`."""
         nonce = _NONCE.pack(_OF_INDEXES, kind)
-        return self._decrypted(nonce, content, self._index_data(kind), f"{source}: index {kind}")
+        try:
+            return self._decrypted(nonce, content, self._index_data(kind), f"{source}: index {kind}")
+        except RemoteObjectCorruptError as error:
+            raise RemoteObjectCorruptError(f"{error}; {REPAIR_ADVICE}") from None
 
     def _chunk_data(self, chunk: ChunkIdentity) -> bytes:
         place = _CHUNK.pack(chunk.flags, chunk.number, chunk.length, chunk.position, chunk.segment_size)
@@ -100,6 +103,5 @@ class SegmentCipher:
         except (InvalidTag, ValueError):
             raise RemoteObjectCorruptError(
                 f"{source}: does not decrypt: its authentication tag is wrong. It was changed, truncated, or moved "
-                "here from another position or segment; 'tiered-storage repair --deep' copies it again if the local "
-                "log still has it"
+                "here from another position or segment"
             ) from None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tiered_storage.errors import LaterVersionError, RemoteChunkCorruptError, RemoteObjectCorruptError
+from tiered_storage.errors import REPAIR_ADVICE, LaterVersionError, RemoteChunkCorruptError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.storage.transforms.aes_gcm import TAG_BYTES, ChunkIdentity, SegmentCipher
 from tiered_storage.remote_log.storage.transforms.encoding import (
@@ -72,15 +72,16 @@ class ChunkCodec:
             return self._decoded(frame, placed, source)
         except (RemoteObjectCorruptError, LaterVersionError) as error:
             # The manifest is of a version that we know, so a head of a later one is damaged.
-            raise RemoteChunkCorruptError(str(error)) from error
+            raise RemoteChunkCorruptError(f"{error}; {REPAIR_ADVICE}") from error
 
     def _decoded(self, frame: bytes | memoryview, placed: PlacedChunk, source: str) -> bytes:
         head = FrameHead.parse(frame, source, placed.place)
         where = f"{source}: at byte {placed.place}"
         if (head.number, head.chunk) != (placed.number, placed.chunk) or len(frame) != placed.chunk.stored:
             raise RemoteObjectCorruptError(
-                f"{where}: chunk {head.number} with {head.chunk} is there; the manifest has chunk {placed.number} with "
-                f"{placed.chunk}"
+                f"{where}: chunk {head.number} ({_shown(head.chunk)}) is there; chunk {placed.number} "
+                f"({_shown(placed.chunk)}) was sent. It was changed, truncated, or moved here from another position or "
+                "segment"
             )
         payload = memoryview(frame)[HEAD_BYTES:]
         if bool(head.flags & ENCRYPTED) != (self.cipher is not None):
@@ -107,9 +108,12 @@ def _check_payload(head: FrameHead, payload: memoryview, where: str) -> None:
     found = crc32c(payload)
     if found != head.payload_crc32c:
         raise RemoteObjectCorruptError(
-            f"{where}: chunk {head.number} has CRC-32C {found:08x}; {head.payload_crc32c:08x} was sent; "
-            "'tiered-storage repair --deep' copies it again if the local log still has it"
+            f"{where}: chunk {head.number} has CRC-32C {found:08x}; {head.payload_crc32c:08x} was sent"
         )
+
+
+def _shown(chunk: EncodedChunk) -> str:
+    return f"{chunk.length} bytes of log, {chunk.stored} stored, CRC-32C {chunk.payload_crc32c:08x}"
 
 
 class EncodedChunks:
