@@ -225,14 +225,14 @@ class GatewaySettings(PropertyModel):
 
     gateway_remote_fetch_processor_percent: Whole = setting(
         "gateway.remote.fetch.processor.percent",
-        40,
+        100,
         GATEWAY,
         Source.OURS,
         unit="%",
         at_least=1,
         at_most=100,
     )
-    """How much of one processor one process uses for remote records while it passes on local ones; 100: no limit."""
+    """While local records pass, remote ones wait if a process uses more of one processor than this; 100: never."""
 
     gateway_skip_missing_offsets: bool = setting("gateway.skip.missing.offsets", False, GATEWAY, Source.OURS)
     """Whether consumers skip offsets that neither tier has; each skip is counted and logged."""
