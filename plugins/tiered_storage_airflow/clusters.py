@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SEPARATOR = "__"
 BEFORE_QUEUE = "."
-"""Neither a DAG of ours nor a cluster has it in its name."""
+"""Separates a DAG's name from a queue's; neither a DAG of ours nor a cluster may contain it."""
 INVALID = "invalid-settings"
 """The tag of the DAGs of a cluster whose settings file is wrong about them."""
 

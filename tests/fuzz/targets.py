@@ -67,4 +67,4 @@ def _claim(content: bytes) -> None:
 FAULTY_TARGETS = _by_name(
     Target(fault.__name__, fault, lambda: [b"sound"]) for fault in (_read_outside, _raise, _loop, _grow, _claim)
 )
-"""Decoders that do what none may: a fuzzer that does not see it is no fuzzer."""
+"""Faulty decoders that the fuzzer must find."""

@@ -52,7 +52,7 @@ class TransactionalProducer(Background):
                 self._transaction(sender, number)
             except KafkaException as error:
                 self.failures.append(str(error))
-                # Another one of that id first lets the broker end what this one left.
+                # A new producer with the same id makes the broker abort the open transaction.
                 sender = None
 
     def _transaction(self, sender: Producer, number: int) -> None:

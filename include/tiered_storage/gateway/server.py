@@ -47,7 +47,7 @@ class GatewayLimits:
     """How long a Fetch waits for remote records."""
     shutdown_seconds: float
     idle_seconds: float
-    """How long a connection stays open over which nothing goes."""
+    """Seconds after which an idle connection is closed."""
     client_bytes_per_second: int | None
     """Remote records for each client; None: all that it wants."""
     skips_missing: bool

@@ -101,7 +101,7 @@ class FetchLayout:
 def read_fetch(cursor: Cursor, version: int) -> FetchLayout:
     """Read the body of an answer of `version`, from `cursor` to the end of its frame.
 
-    Raises MalformedAnswerError unless it is one, from the first byte to the last.
+    Raises MalformedAnswerError unless the frame is one whole answer.
     """
     throttle_ms = cursor.int32()
     error_code = cursor.int16() if version >= WITH_SESSIONS else 0

@@ -35,7 +35,7 @@ from tiered_storage.kafka_wire.metadata import TopicPartition
 CONSUMER = -1
 """The replica id of a client that is no broker."""
 _NONE = -1
-"""Stands for an offset, a timestamp or a leader epoch that there is none of."""
+"""Marks an unknown offset, timestamp or leader epoch."""
 
 FoundT_co = TypeVar("FoundT_co", covariant=True)
 
@@ -61,7 +61,7 @@ _FIRST_VERSIONS = {
 
 
 class ListedOffset(NamedTuple):
-    """An offset, the timestamp (ms) of its record and its leader epoch; -1 for each that there is none of."""
+    """An offset, the timestamp (ms) of its record and its leader epoch; -1 for each that is unknown."""
 
     offset: int
     timestamp: int

@@ -80,7 +80,7 @@ class TopicConfigs:
     def of(cls, configs: Mapping[str, str], own: Collection[str] = ()) -> Self:
         """Read the topic's properties, by Kafka's names; those of `own` are set for the topic itself.
 
-        Raises MalformedAnswerError, which names the property, for a value that must be a number and is none.
+        Raises MalformedAnswerError if a numeric property is not a number, naming the property.
         """
         return cls(
             _segment_bytes(configs),

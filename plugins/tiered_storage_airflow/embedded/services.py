@@ -121,7 +121,7 @@ def _start_all(airflow: EmbeddedAirflow, say: Say, environ: Mapping[str, str]) -
 
 
 def _database(url: str) -> str:
-    """Return `url` without its secrets. Raises ConfigurationError if it is none of a database."""
+    """Return `url` without its secrets. Raises ConfigurationError if it is not a database's URL."""
     try:
         return make_url(url).set(query={}).render_as_string(hide_password=True)
     except ArgumentError as error:

@@ -130,7 +130,7 @@ class TrimLocalLogsOperator(RemoteLogOperator):
 def occasions_of(context: Context) -> list[tuple[int, str | None]]:
     """Return the now (ms) of a run and the file that names its partitions (None: all): one pair, or one for each event.
 
-    Raises AirflowFailException for an event whose now or path is none.
+    Raises AirflowFailException if an event's now or path is invalid.
     """
     from tiered_storage.clock import wall_clock
 

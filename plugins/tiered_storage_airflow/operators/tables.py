@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EXPORT_JOB = SPARK_JOBS / "export_parquet.py"
 EXPORT_HERE_BYTES = 256 << 20
-"""The task itself exports less than this in less time than Spark takes to start."""
+"""Below this size the task exports without Spark, which takes longer to start."""
 LATE_INTERVALS = 10
 """The most earlier intervals with late records that a run exports again; the next runs export the others."""
 LATE_TRIES = 3

@@ -337,5 +337,5 @@ def _failed(each: Any, code: int) -> Any:
 
 
 def _code_of(error: TieredStorageError) -> int:
-    """Return what a client gets: only where a person forbids the deletion, asking again is of no use."""
+    """Return a client's error: POLICY_VIOLATION is final, since a person forbids the deletion."""
     return POLICY_VIOLATION if isinstance(error, DeletionRefusedError) else KAFKA_STORAGE_ERROR

@@ -1,4 +1,4 @@
-"""Closes connections over which nothing goes any more: of clients that are gone, or that read nothing.
+"""Closes idle connections, and those whose client no longer reads.
 
 Such a connection may hold memory: answers that its client does not read, a request that its broker does not read, or
 half of one. While others wait for memory, it has less time, unless it waits for memory itself.

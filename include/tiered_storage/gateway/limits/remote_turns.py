@@ -1,4 +1,4 @@
-"""When remote work may use the event loop and the processor, so that what is only passed on hardly waits for it.
+"""Spread and limit remote work, so that answers passed on from brokers wait little for it.
 
 Many remote readers that never pause use all that a process gets. Local answers then wait for the event loop, and the
 process itself for a processor, behind brokers and other programs. So remote work leaves time: between two pieces, and

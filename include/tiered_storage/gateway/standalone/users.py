@@ -4,7 +4,7 @@
     bob: another one
 
 Only its owner may be able to read it. It is read again when it changes: new logins go by it, open connections stay.
-What clients send of a password, and what is kept of it here, is SCRAM's.
+Clients log in by SCRAM, and only SCRAM's keys are kept here.
 
 Source: RFC 5802; KIP-84.
 """

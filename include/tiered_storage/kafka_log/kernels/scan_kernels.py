@@ -35,7 +35,7 @@ from tiered_storage.kafka_log.kernels.kernel_memory import (
 )
 
 _AHEAD = 4096
-"""So many bytes after a batch, what comes next has time to come from memory before it is looked at."""
+"""How many bytes ahead of a batch to prefetch: they are in the cache when the scan reaches them."""
 
 
 @inlined

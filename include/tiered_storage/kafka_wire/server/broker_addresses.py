@@ -107,7 +107,7 @@ def in_cluster(frame: memoryview, header: RequestHeader, translate: Translate) -
 def _moved(node: Any, name: str, translate: Translate) -> Any:
     node_id = int(getattr(node, name))
     if node_id < 0:
-        # There is none: an error stands beside it.
+        # No leader is known: the answer has an error instead.
         return node
     host, port = translate(node_id, str(node.host), int(node.port))
     return replace(node, host=host, port=port)

@@ -192,7 +192,7 @@ def _copied(
 ) -> Iterator[CopyOutcome]:
     """Yield how each of `tasks` ended, each partition's in order, with COPIES_AT_ONCE under way.
 
-    Where `limit` limits them, all else on this machine goes first.
+    If `limit` limits them, copies run at the lowest priority on this machine.
 
     A copy that hangs takes one of these places and holds up only its own partition. A copy that raises ends all, after
     the copies under way have ended.

@@ -57,7 +57,7 @@ _ABANDONED_SECONDS = 3600
 
 _UNEXPECTED = CopyFailure("Exception", "the copy of it ended by an unexpected error", retriable=False)
 LARGEST_ANSWER = 256 << 20
-"""A batch larger than what is asked for comes whole: this is more than any broker takes from a producer."""
+"""The largest answer that is accepted: a broker returns a batch larger than what was asked for whole."""
 
 
 @dataclass(slots=True)

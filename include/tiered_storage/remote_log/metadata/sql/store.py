@@ -94,7 +94,7 @@ class SqlMetadataStore:
 
     @staticmethod
     def is_there(url: str, configs: Mapping[str, str]) -> bool:
-        """As the function of this name."""
+        """See the function is_there."""
         del configs
         return is_there(url)
 
