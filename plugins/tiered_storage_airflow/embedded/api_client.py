@@ -1,6 +1,6 @@
 """A small client of Airflow's public REST API, version 2, for the demo and `make up`.
 
-Airflow's own client takes 2 s of CPU to import, this one 0.2 s; and it neither logs in nor reads what plugins serve.
+Airflow's own client takes 0.7 s of CPU to import, this one 0.2 s; and it neither logs in nor reads what plugins serve.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ The instruction takes eight bytes a cycle, but its result comes three cycles lat
 as long as one: those of three small batches, or of three stretches of a large one. The results of the first two
 stretches are then carried over the bytes after them, and added to the last word.
 
+Libraries are as fast for long buffers, but take a call from Python for each batch: in batches of 1 KiB, awscrt and
+google-crc32c check 4 GB/s at most, this 14 GB/s, and 20 with vector products.
+
 Source: V. Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel, 2011.
 """
 

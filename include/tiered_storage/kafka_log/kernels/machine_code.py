@@ -11,7 +11,7 @@ seconds.
 The file's name is a hash of what it was compiled from: the kernels' sources, the compiler, the CPU. It is stored beside
 the sources, or if these are not writable, in the user's cache; if neither is writable, each process compiles its own.
 A separate process compiles it: the compiler is slow to import, and no process can be forked while it works. Loading the
-kept code takes 0.13 s of CPU; with numba's own cache it takes 0.6 s, half of that for the import alone.
+kept code takes 0.2 s of CPU; with numba's own cache it takes 0.6 s, half of that for the import alone.
 
 Code that another user (except root) wrote or could change is never run.
 """
