@@ -35,7 +35,7 @@ ONLY_OURS = (
     "no epoch",
     "transaction without an id",
 )
-"""Beginnings of the names of batches that only we refuse; see docs/kafka-log.md."""
+"""Beginnings of the names of batches that only we refuse."""
 HEADERS_BEHIND_GZIP = {"gzip, a header behind it", "gzip, too few bytes for a member behind it"}
 """What Java 17 and 21 do not look at and Java 25 refuses: a broker may run on any of them, and so may this test."""
 
