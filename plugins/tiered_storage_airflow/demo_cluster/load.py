@@ -67,8 +67,8 @@ class LoadProducer(Background):
         self._properties = {
             "enable.idempotence": True,
             "acks": "all",
-            # After a request failed, librdkafka answers the refusal of those behind it with a new producer epoch, and
-            # the brokers then take records again that they have (confluentinc/librdkafka, issue 4953).
+            # If a request fails, the brokers refuse the requests sent after it. librdkafka then takes a new producer
+            # epoch, and sends records again that the brokers already have (confluentinc/librdkafka, issue 4953).
             "max.in.flight.requests.per.connection": 1,
             "linger.ms": 20,
             # Longer than any broker is away in these runs.

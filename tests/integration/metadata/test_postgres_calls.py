@@ -325,7 +325,7 @@ def test_a_creation_that_loses_its_connection_leaves_no_store_or_all_of_it(step:
             except MetadataUnavailableError:
                 is_refused = True
             if crashes and not between.cuts_before:
-                assert between.has_crashed.wait(WAIT_MS), "the server starts again"
+                assert between.has_crashed.wait(WAIT_MS / 1000), "the server starts again"
                 between.has_crashed.clear()
             if is_refused:
                 tables = the_server().execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", "created")

@@ -171,6 +171,8 @@ def forked_copies(
 
     def look(item: tuple[TopicIdPartition, Sequence[PlannedSegment]]) -> ForkedLogError | RemoteStorageError | None:
         partition, due = item
+        if all(each.roll is not None for each in due):
+            return None
         segments = list(metadata.list_remote_log_segments(partition))
         try:
             ensure_continued(due, segments, storage, replacing)
