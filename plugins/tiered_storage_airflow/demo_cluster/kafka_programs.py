@@ -62,14 +62,18 @@ class KafkaPrograms:
     def run(self, main_class: str, *args: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run a class to its end. Raises as `tool`."""
         command = self.command(main_class, *map(str, args))
+        # As bytes: Python's text mode turns the carriage returns of a record that a tool shows into line feeds.
         done = subprocess.run(  # noqa: S603 - the project's own Java
-            command, input=given, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
+            command,
+            input=(given or "").encode(),
+            capture_output=True,
+            timeout=TOOL_SECONDS,
+            check=False,
         )
+        out, complaints = done.stdout.decode(), done.stderr.decode(errors="replace")
         if done.returncode:
-            raise KafkaProgramError(
-                f"{main_class} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}"
-            )
-        return done
+            raise KafkaProgramError(f"{main_class} ended with {done.returncode}:\n{(out + complaints)[-4000:]}")
+        return subprocess.CompletedProcess(command, done.returncode, out, complaints)
 
 
 class BrokerProcess:

@@ -22,7 +22,7 @@ from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import run
 from support.kafka_clients import send
-from support.records import varied_records
+from support.records import some_records, varied_records
 from support.waiting import wait_for
 from tiered_storage.kafka_log.dump.dump_event import DumpRow
 from tiered_storage.kafka_log.dump.file_dump import dump_file, find_files
@@ -31,6 +31,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.records.record_batch import read_records
 
 SCALE = 6
+_LINE_ENDS = (b"\r", b"\n", b"\r\n", b"\n\r", b"")
 _ROW_OF_ZEROS = {
     FileKind.OFFSET_INDEX: "offset: {} position: 0",
     FileKind.TIME_INDEX: "timestamp: 0 offset: {}",
@@ -57,6 +58,8 @@ def live(real_kafka: RealKafka) -> RealKafka:
     _wait_for_abort(real_kafka.log_dir / "shown-live-0")
     client.create_topic("shown-short")
     client.produce("shown-short", varied_records(1, seed=3))
+    client.create_topic("shown-ends")
+    client.produce("shown-ends", (record for end in _LINE_ENDS for record in some_records(value=b"value" + end)))
     return real_kafka
 
 
@@ -107,7 +110,7 @@ def test_a_live_brokers_directory_is_shown_and_left_alone(live: RealKafka) -> No
 
 
 def test_a_live_brokers_files_are_shown_as_kafkas_tool_shows_them(live: RealKafka, tmp_path: Path) -> None:
-    names = ("__cluster_metadata-0", "__transaction_state-0", "shown-live-0", "shown-short-0")
+    names = ("__cluster_metadata-0", "__transaction_state-0", "shown-live-0", "shown-short-0", "shown-ends-0")
     files = [file for file in find_files(_copied(live.log_dir, names, tmp_path)) if file.kind in KNOWN_TO_THE_TOOL]
     options = ("--deep-iteration", "--print-data-log", "--files", ",".join(str(file.path) for file in files))
     dumped = split_dump(live.tool("org.apache.kafka.tools.DumpLogSegments", *options))
