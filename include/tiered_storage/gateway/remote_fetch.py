@@ -67,6 +67,8 @@ from tiered_storage.remote_log.read.read_values import Isolation
 
 PAUSE_MS: Final = 100
 """How long an answer without records takes at least, if the client waits so long."""
+QUEUED_SECONDS: Final = 5.0
+"""How long a Fetch that asks for nothing but remote records waits for its place in the queue: clients wait 30 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,9 @@ class RemoteFetch:
         self._most_wait_ms = most_wait_ms
         self._skips_missing = skips_missing
         self._had_remote = False
+        self._place: asyncio.Future[None] | None = None
+        """In the queue of remote work: a Fetch that does not get there leaves its place to the next one."""
+        self._fetches = 0
 
     def needs_share(self) -> bool:
         """Return whether the last Fetch had partitions with remote records: the next answer needs room for them.
@@ -151,6 +156,8 @@ class RemoteFetch:
 
     def close(self) -> None:
         """End the client's reads."""
+        if self._place is not None:
+            self._place.cancel()
         self._partitions.forget(self._client)
 
     @staticmethod
@@ -173,14 +180,41 @@ class RemoteFetch:
         client: ClientName,
     ) -> Filled:
         """Return the broker's answer with remote records for `client`; `more` replaces what follows its partitions."""
+        turns, wait_s = self._partitions.turns, read_wait_ms(request, self._most_wait_ms) / 1000
+        is_all_remote = all(each.error_code == OFFSET_OUT_OF_RANGE for each in layout.entries)
+        may_begin = await self._is_first_in_queue(max(wait_s, QUEUED_SECONDS) if is_all_remote else wait_s)
+        filled = self._filled(frame, request, layout, more, client, wait_s, may_begin=may_begin)
+        return await (turns.counted(filled) if may_begin else turns.timed(filled))
+
+    async def _is_first_in_queue(self, seconds: float) -> bool:
+        """Wait for the client's place in the queue of remote work; the client keeps it if that takes longer."""
+        place = self._place = self._place or self._partitions.turns.queue()
+        if not place.done():
+            await asyncio.wait([place], timeout=seconds)
+        if place.done():
+            self._place = None
+        return place.done()
+
+    async def _filled(
+        self,
+        frame: memoryview,
+        request: FetchRequest,
+        layout: FetchLayout,
+        more: Sequence[Replacement],
+        client: ClientName,
+        wait_s: float,
+        *,
+        may_begin: bool,
+    ) -> Filled:
         await self._partitions.turns.next()
         positions = await self._positions(request, layout)
         left, is_first = request.max_bytes - layout.records_size, layout.records_size == 0
         allowed = self._quotas.room(client)
         left = min(left, allowed)
         room = self._partitions.room(left, [each.asked for each in positions]) if allowed else 0
-        may_read = allowed > 0 and (not room or await self._memory.wait(room, MEMORY_SECONDS))
-        begun, wait_s = asyncio.get_running_loop().time(), read_wait_ms(request, self._most_wait_ms) / 1000
+        may_read = may_begin and allowed > 0 and (not room or await self._memory.wait(room, MEMORY_SECONDS))
+        begun = asyncio.get_running_loop().time()
+        patient, self._fetches = self._fetches, self._fetches + 1
         held = served = 0
         replacements: list[Replacement] = []
         may_wait = is_first
@@ -192,11 +226,17 @@ class RemoteFetch:
                 self._had_remote = True
             else:
                 share = max(left, 0) // len(some)
-                # The first records come however many others wait: otherwise no Fetch would get any.
-                ends = [None if is_first and not at and not each else begun + wait_s for each in range(len(some))]
+                # One position gets its turn however many others wait, each time another one: otherwise a Fetch might
+                # never get any records.
+                end = begun + wait_s
+                ends = [
+                    None if is_first and not at and each == patient % len(some) else end for each in range(len(some))
+                ]
                 found = await asyncio.gather(
                     *(
-                        self._find_within(end, 2 * wait_s, each, request, min(share, each.asked.max_bytes), client)
+                        self._partitions.turns.timed(
+                            self._find_within(end, 2 * wait_s, each, request, min(share, each.asked.max_bytes), client)
+                        )
                         for end, each in zip(ends, some, strict=True)
                     )
                 )

@@ -225,14 +225,14 @@ class GatewaySettings(PropertyModel):
 
     gateway_remote_fetch_processor_percent: Whole = setting(
         "gateway.remote.fetch.processor.percent",
-        100,
+        20,
         GATEWAY,
         Source.OURS,
         unit="%",
         at_least=1,
         at_most=100,
     )
-    """While local records pass, remote ones wait if a process uses more of one processor than this; 100: never."""
+    """While local records pass, how much of one processor each process takes for remote ones; 100: no limit."""
 
     gateway_skip_missing_offsets: bool = setting("gateway.skip.missing.offsets", False, GATEWAY, Source.OURS)
     """Whether consumers skip offsets that neither tier has; each skip is counted and logged."""

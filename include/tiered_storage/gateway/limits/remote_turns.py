@@ -1,8 +1,11 @@
 """Spread and limit remote work, so that answers passed on from brokers wait little for it.
 
 Many remote readers that never pause use all that a process gets. Local answers then wait for the event loop, and the
-process itself for a processor, behind brokers and other programs. So remote work leaves time: between two pieces, and
-more of it while clients write, or read what brokers have.
+process itself for a processor, behind brokers and other programs. So each piece of remote work takes a round of the
+loop of its own. While clients write, or read what brokers have, remote work also keeps to a share of one processor:
+Fetches of remote records queue, and each begins when the earlier ones have paid for what they used.
+
+Local work is not counted: however much there is of it, remote work has its share.
 
 Source: KIP-124, where brokers limit the share of their threads' time that a client uses.
 """
@@ -12,52 +15,76 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from types import coroutine
+from typing import Any, Final, TypeVar
+
+Result = TypeVar("Result")
 
 ALL_OF_A_PROCESSOR: Final = 100
 LOCAL_SECONDS: Final = 1.0
-"""For how long after a local answer remote work is paced."""
-MOST_PAUSE_SECONDS: Final = 0.05
-"""Remote work begins again after this time, even if other work has used up its share."""
+"""For how long after a local answer remote work keeps to its share."""
+MOST_PAUSE_SECONDS: Final = 1.0
+"""Remote work pays for this time at most, whatever it used."""
 _TURN_SECONDS: Final = 0.001
+_LOOK_SECONDS: Final = 0.1
+"""How often Fetches that wait look whether local answers still pass."""
 _SAVED_SECONDS: Final = 0.005
 """How much unused time may be used later: timers are only exact to a millisecond."""
+_NEW_COST_WEIGHT: Final = 0.1
 
 
 class RemoteTurns:
-    """Spreads pieces of work over rounds of the event loop, in the order in which they came. For one event loop.
+    """Spreads pieces of remote work over rounds of the event loop, and limits the whole. For one event loop.
 
-    While pieces wait, each round has one of them. Otherwise a round has all that come in its first millisecond: a
-    client that reads alone never waits. While local answers pass, a pause follows each round with remote work, so that
-    the process uses a share of one processor at most.
+    While pieces wait, each round has one of them, in the order in which they came. Otherwise a round has all that come
+    in its first millisecond: a client that reads alone never waits.
     """
 
     def __init__(
-        self, percentage: int = ALL_OF_A_PROCESSOR, processor_time: Callable[[], float] = time.process_time
+        self,
+        percentage: int = ALL_OF_A_PROCESSOR,
+        processor_time: Callable[[], float] = time.process_time,
+        loop_time: Callable[[], float] = time.thread_time,
     ) -> None:
-        """Leave the process `percentage` of one processor, by its `processor_time` (seconds); 100: do not pause."""
+        """Leave remote work `percentage` of one processor; 100: no limit.
+
+        `processor_time` is what all threads of the process used (seconds), `loop_time` what the event loop's used.
+        """
         self._share = None if percentage >= ALL_OF_A_PROCESSOR else percentage / 100
         self._processor_time = processor_time
+        self._loop_time = loop_time
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_taken = False
         self._taken_at = 0.0
-        self._used = 0.0
-        """The processor time when the last round began."""
-        self._paid_until = 0.0
-        """When the processor time that was used is within the share."""
+        self._fetches: deque[asyncio.Future[None]] = deque()
+        self._is_timed = False
         self._paced_until = 0.0
+        self._owed = 0.0
+        """The processor time (seconds) that remote work has to wait for."""
+        self._paid_at = 0.0
+        self._used = 0.0
+        """The processor time of remote work until then."""
+        self._in_loop = 0.0
+        """The part of it that the event loop's thread used."""
+        self._cost = 0.0
+        """What a Fetch uses on average (seconds)."""
+        self._used_by_ended = 0.0
 
     def pace(self) -> None:
         """Leave time for local work from now on, for LOCAL_SECONDS."""
-        self._paced_until = asyncio.get_running_loop().time() + LOCAL_SECONDS
+        now = asyncio.get_running_loop().time()
+        if self._share is not None and now >= self._paced_until:
+            self._owed, self._paid_at, self._used = 0.0, now, self._remote_time()
+        self._paced_until = now + LOCAL_SECONDS
 
     async def next(self) -> None:
         """Wait for a round that has time for a piece."""
         loop = asyncio.get_running_loop()
         if not self._is_taken:
-            self._is_taken, self._taken_at, self._used = True, loop.time(), self._processor_time()
-            loop.call_soon(self._end_round)
+            self._is_taken, self._taken_at = True, loop.time()
+            loop.call_soon(self._begin_round)
             return
         if not self._waiting and loop.time() - self._taken_at < _TURN_SECONDS:
             return
@@ -65,22 +92,85 @@ class RemoteTurns:
         self._waiting.append(turn)
         await turn
 
-    def _end_round(self) -> None:
-        loop = asyncio.get_running_loop()
-        pause = self._pause(loop.time())
-        if pause > 0:
-            loop.call_later(pause, self._begin_round)
-        else:
-            self._begin_round()
+    def queue(self) -> asyncio.Future[None]:
+        """Return a Fetch's place in the queue: it is done once the Fetch may begin. Cancel it to leave the queue."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._fetches and self._pause() <= 0:
+            place.set_result(None)
+            return place
+        self._fetches.append(place)
+        self._begin_later()
+        return place
 
-    def _pause(self, now: float) -> float:
-        """Return how long (seconds) the next round has to wait."""
+    async def counted(self, fetch: Coroutine[Any, Any, Result]) -> Result:
+        """Await a Fetch that may begin, and count what it uses: the next one begins later."""
+        if self._share is None:
+            return await fetch
+        expected = self._cost
+        self._owed += expected
+        try:
+            return await self.timed(fetch)
+        finally:
+            self._owed -= expected
+            used = self._remote_time()
+            self._cost += _NEW_COST_WEIGHT * (used - self._used_by_ended - self._cost)
+            self._used_by_ended = used
+
+    async def timed(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await other work for a Fetch, each task of its own, and count the event loop's time that it uses."""
+        return await (work if self._share is None else self._timed(work))
+
+    @coroutine
+    def _timed(self, work: Coroutine[Any, Any, Result]) -> Generator[Any, Any, Result]:
+        step: Callable[[], Any] = partial(work.send, None)
+        while True:
+            begun = self._loop_time()
+            try:
+                awaited = step()
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            finally:
+                self._in_loop += self._loop_time() - begun
+            try:
+                given = yield awaited
+            except BaseException as error:  # noqa: BLE001 - it belongs to the work
+                step = partial(work.throw, error)
+            else:
+                step = partial(work.send, given)
+
+    def _remote_time(self) -> float:
+        """Return the processor time that remote work has used: other threads do nothing else."""
+        return self._processor_time() - self._loop_time() + self._in_loop
+
+    def _pause(self) -> float:
+        """Return how long (seconds) the next Fetch has to wait."""
+        now = asyncio.get_running_loop().time()
         if self._share is None or now >= self._paced_until:
             return 0.0
-        before, self._used = self._used, self._processor_time()
-        paid_until = max(self._paid_until, now - _SAVED_SECONDS) + (self._used - before) / self._share
-        self._paid_until = min(paid_until, now + MOST_PAUSE_SECONDS)
-        return self._paid_until - now
+        used = self._remote_time()
+        paid = self._share * (now - self._paid_at)
+        owed = self._owed + used - self._used - paid
+        self._owed = min(max(owed, -self._share * _SAVED_SECONDS), self._share * MOST_PAUSE_SECONDS)
+        self._paid_at, self._used = now, used
+        return self._owed / self._share
+
+    def _begin_later(self) -> None:
+        if self._is_timed:
+            return
+        self._is_timed = True
+        asyncio.get_running_loop().call_later(min(max(self._pause(), 0.0), _LOOK_SECONDS), self._begin_fetch)
+
+    def _begin_fetch(self) -> None:
+        self._is_timed = False
+        if self._pause() <= 0:
+            while self._fetches:
+                place = self._fetches.popleft()
+                if not place.done():
+                    place.set_result(None)
+                    break
+        if self._fetches:
+            self._begin_later()
 
     def _begin_round(self) -> None:
         while self._waiting:
@@ -89,6 +179,6 @@ class RemoteTurns:
                 turn.set_result(None)
                 loop = asyncio.get_running_loop()
                 self._taken_at = loop.time()
-                loop.call_soon(self._end_round)
+                loop.call_soon(self._begin_round)
                 return
         self._is_taken = False

@@ -149,26 +149,30 @@ async def throttled(fetch: RemoteFetch, offset: int, *, committed: bool = False)
 
 
 async def filled_all(
-    fetch: RemoteFetch, offset: int, *, partitions: int, committed: bool = False
+    fetch: RemoteFetch, offset: int, *, partitions: int, committed: bool = False, local: bytes | None = None
 ) -> tuple[int, tuple[PartitionEntry, ...]]:
-    """Fetch from several partitions at `offset`; return the throttle time (ms) and the answers."""
+    """Fetch from several partitions at `offset`; return the throttle time (ms) and the answers.
+
+    The broker has `local` records of one more partition, if given.
+    """
     kio = load_payload_module(FETCH.key, VERSION, EntityType.response)
-    out_of_range = tuple(
+    codes = [ErrorCode(OUT_OF_RANGE)] * partitions + [ErrorCode.none] * (local is not None)
+    answered = tuple(
         entity(
             kio.PartitionData,
             partition_index=number,
-            error_code=ErrorCode(OUT_OF_RANGE),
+            error_code=code,
             high_watermark=-1,
             aborted_transactions=None,
-            records=None,
+            records=None if code is not ErrorCode.none else local,
         )
-        for number in range(partitions)
+        for number, code in enumerate(codes)
     )
-    topic = entity(kio.FetchableTopicResponse, topic_id=UUID(bytes=RAW_ID), partitions=out_of_range)
+    topic = entity(kio.FetchableTopicResponse, topic_id=UUID(bytes=RAW_ID), partitions=answered)
     answer = entity(kio.FetchResponse, throttle_time=timedelta(), error_code=ErrorCode.none, responses=(topic,))
     frame = memoryview(bytearray(encode_answer(answer, 5)))
     asked: dict[tuple[str | bytes, int], AskedPartition] = {
-        (RAW_ID, number): AskedPartition(offset, 1 << 20) for number in range(partitions)
+        (RAW_ID, number): AskedPartition(offset, 1 << 20) for number in range(len(codes))
     }
     request = FetchRequest(VERSION, -1, 1, 1, 1 << 20, committed, asked)
     layout = fetch.layout(frame, RequestHeader(FETCH, VERSION, 5, "", 0))
@@ -337,6 +341,49 @@ def test_however_many_reads_wait_an_answer_has_the_records_of_one_partition() ->
     assert [bool(each.records) for each in found] == [True, False, False, False]
     assert {each.error_code for each in found} == {0}
     assert fetch.needs_share()
+
+
+class FullTurns(RemoteTurns):
+    """Turns of a process that does all the remote work it may; `places` are those that Fetches wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[asyncio.Future[None]] = []
+
+    def queue(self) -> asyncio.Future[None]:
+        self.places.append(asyncio.get_running_loop().create_future())
+        return self.places[-1]
+
+
+def test_a_fetch_with_local_records_does_not_wait_for_its_place_and_the_next_one_takes_it() -> None:
+    turns = FullTurns()
+    fetch = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200))).new_fetch(turns)
+
+    async def three_times() -> list[bool]:
+        answers = [await filled_all(fetch, 50, partitions=1, local=b"local") for _ in range(2)]
+        turns.places[0].set_result(None)
+        answers.append(await filled_all(fetch, 50, partitions=1, local=b"local"))
+        assert {each.error_code for _, found in answers for each in found} == {0}
+        assert {bytes(local.records) for _, (_, local) in answers} == {b"local"}
+        return [bool(remote.records) for _, (remote, _) in answers]
+
+    assert asyncio.run(asyncio.wait_for(three_times(), 30)) == [False, False, True]
+    assert len(turns.places) == 1
+
+
+def test_a_client_that_is_gone_leaves_its_place() -> None:
+    turns = FullTurns()
+    fetch = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200))).new_fetch(turns)
+
+    async def goes() -> None:
+        waiting = asyncio.create_task(filled_all(fetch, 50, partitions=1))
+        while not turns.places:
+            await asyncio.sleep(0)
+        fetch.close()
+        await waiting
+
+    asyncio.run(asyncio.wait_for(goes(), 30))
+    assert turns.places[0].cancelled()
 
 
 ACROSS = AbortedTransaction(7, 40)
