@@ -13,7 +13,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy.sent_records import why_other_records
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.retention.permission.stored_segments import ensure_whole
+from tiered_storage.remote_log.retention.permission.object_checks import ensure_whole
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 
 

@@ -29,7 +29,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.repair.plan import Leftovers
 from tiered_storage.remote_log.repair.redundancy import WholeChecks, why_needed
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
-from tiered_storage.remote_log.retention.permission.stored_segments import ensure_known_versions
+from tiered_storage.remote_log.retention.permission.object_checks import ensure_known_versions
 from tiered_storage.remote_log.storage.documents.object_names import ObjectKind, partition_folder
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 

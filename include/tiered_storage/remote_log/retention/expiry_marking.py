@@ -36,7 +36,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below
 from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
-from tiered_storage.remote_log.retention.permission.stored_segments import ensure_whole, unknown_versions
+from tiered_storage.remote_log.retention.permission.object_checks import ensure_whole, unknown_versions
 
 GROUP_PARTITIONS = 50
 GROUP_SEGMENTS = 10_000

@@ -35,7 +35,7 @@ from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck, listed_segments
 from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement, GraceTime
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
-from tiered_storage.remote_log.retention.permission.stored_segments import ensure_known_partition
+from tiered_storage.remote_log.retention.permission.object_checks import ensure_known_partition
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport, Found, SegmentDeleter
 from tiered_storage.remote_log.retention.topic_deletion import PartitionDeletion
 from tiered_storage.remote_log.storage.documents.object_names import partition_folder

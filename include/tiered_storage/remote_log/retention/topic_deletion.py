@@ -37,7 +37,7 @@ from tiered_storage.remote_log.model import (
     finding_of,
 )
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
-from tiered_storage.remote_log.retention.permission.stored_segments import ensure_known_partition
+from tiered_storage.remote_log.retention.permission.object_checks import ensure_known_partition
 from tiered_storage.remote_log.source.opening import CLUSTER, local_place
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.source.segment_source import configured_partitions

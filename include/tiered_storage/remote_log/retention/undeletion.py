@@ -33,7 +33,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
     finding_of,
 )
-from tiered_storage.remote_log.retention.permission.stored_segments import ensure_present
+from tiered_storage.remote_log.retention.permission.object_checks import ensure_present
 from tiered_storage.remote_log.source.partition_log import PartitionLog
 from tiered_storage.remote_log.storage.listable_storage import ListedObject, as_listable
 

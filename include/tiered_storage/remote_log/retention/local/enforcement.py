@@ -21,7 +21,7 @@ from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.retention.local.expired_segments import ensure_sent
 from tiered_storage.remote_log.retention.local.plan import STEP_BYTES, LocalRetentionPlan
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
-from tiered_storage.remote_log.retention.permission.stored_segments import ensure_present, whole_pieces
+from tiered_storage.remote_log.retention.permission.object_checks import ensure_present, whole_pieces
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import share_offsets
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, as_listable

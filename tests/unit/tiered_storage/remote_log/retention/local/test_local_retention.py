@@ -55,7 +55,7 @@ from tiered_storage.remote_log.retention.local import enforcement
 from tiered_storage.remote_log.retention.local.enforcement import LocalRetentionReport
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, plan_local_retention
 from tiered_storage.remote_log.retention.local.planning import Occasion
-from tiered_storage.remote_log.retention.permission.stored_segments import ensure_present
+from tiered_storage.remote_log.retention.permission.object_checks import ensure_present
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
