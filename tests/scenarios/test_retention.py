@@ -40,7 +40,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
+from tiered_storage.remote_log.retention.object_deletion import DeletionReport
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 

@@ -45,7 +45,7 @@ from tiered_storage.remote_log.copy.tasks import CopyPlan
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding
-from tiered_storage.remote_log.retention.pending_deletions import PendingDeletion
+from tiered_storage.remote_log.retention.due_segments import PendingDeletion
 from tiered_storage.remote_log.tiering_policy import effective
 
 if TYPE_CHECKING:

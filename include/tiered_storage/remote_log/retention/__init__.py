@@ -8,18 +8,18 @@
     delete-records                                                  ├──► DELETE_SEGMENT_STARTED ◄── undeletion reverts
     delete-topic        topic_deletion ─────────────────────────────┤               │
     unfinished copies   orphan_check ───────────────────────────────┘               ▼
-                                                                     object_deletion, segment_deleter
-    shown in advance    past_retention, pending_deletions                           │
+                                                                     due_segments ──► object_deletion
+    shown in advance    past_retention, due_segments                                │
                                                                                     ▼
                                                                      DELETE_SEGMENT_FINISHED
 """
 
 __all__ = [
     "deletions",
+    "due_segments",
     "expiry",
     "expiry_planning",
     "orphan_check",
     "past_retention",
-    "pending_deletions",
     "topic_deletion",
 ]

@@ -17,24 +17,22 @@ from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_state
 from tiered_storage.remote_log.model import (
     Finding,
-    PartitionDeleteState,
     PartitionState,
     TopicIdPartition,
 )
 from tiered_storage.remote_log.progress import Amount, OnMoved, unreported
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
+from tiered_storage.remote_log.retention.due_segments import DueSegments, PendingDeletion
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.retention.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner, plan_record_deletion
 from tiered_storage.remote_log.retention.local.enforcement import LocalRetentionEnforcement, LocalRetentionReport
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 from tiered_storage.remote_log.retention.local.planning import LocalRetentionPlanner, Occasion
-from tiered_storage.remote_log.retention.object_deletion import ObjectDeletion
+from tiered_storage.remote_log.retention.object_deletion import DeletionReport, ObjectDeletion
 from tiered_storage.remote_log.retention.past_retention import PastRetention, past_retention
-from tiered_storage.remote_log.retention.pending_deletions import PendingDeletion, pending_deletions
-from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement, GraceTime
+from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
-from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
 from tiered_storage.remote_log.retention.topic_deletion import (
     TopicDeletionPlan,
     mark_replaced,
@@ -45,8 +43,6 @@ from tiered_storage.remote_log.retention.topic_deletion import (
 from tiered_storage.remote_log.retention.undeletion import Undeletion, undelete
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.tiering_policy import decide
-
-_DELETED_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +118,6 @@ class RemoteLogDeletions:
             plan.topic_id_partition, segments.list_remote_log_segments(plan.topic_id_partition)
         )
         return self._local_planner.of(log, decision.settings, now)
-
-    @property
-    def _grace(self) -> GraceTime:
-        return self.clocks.grace(self.context.settings.remote_log_deletion_grace_ms)
 
     def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
         """Record the lineage that the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
@@ -226,19 +218,18 @@ class RemoteLogDeletions:
         return ExpiryPlanner(self.context, self.permissions)
 
     def pending_deletions(self, selection: Selection = EVERYTHING) -> list[PendingDeletion]:
-        """Return the marked segments that delete_marked would find; see pending_deletions. Works while deletions are
+        """Return the marked segments that delete_marked would find; see DueSegments.pending. Works while deletions are
         stopped.
 
         Changes nothing, and does not access the store.
         """
         states = self.context.segments.partition_states()
-        return pending_deletions(
-            [each for each in sorted(states) if selection.matches(each.topic, each.partition)],
-            self.context,
-            self.permissions,
-            _being_deleted(states),
-            self._grace,
+        return self._due(states).pending(
+            each for each in sorted(states) if selection.matches(each.topic, each.partition)
         )
+
+    def _due(self, states: Mapping[TopicIdPartition, PartitionState]) -> DueSegments:
+        return DueSegments.of(self.context, self.permissions, self.clocks, states)
 
     def marked(self, selection: Selection = EVERYTHING, only: Collection[TopicIdPartition] | None = None) -> Amount:
         """Return the amount of work for delete_marked with the same arguments."""
@@ -263,18 +254,17 @@ class RemoteLogDeletions:
         """
         left = self._mark_replaced(owner, selection) if only is None else ()
         states = self.context.segments.partition_states()
-        deletion = ObjectDeletion(
-            self.context, self.permissions, self.clocks, owner, self._grace, _being_deleted(states), on_moved=on_moved
-        )
+        due = self._due(states)
         selected = [
             each
             for each in sorted(states)
             if selection.matches(each.topic, each.partition) and (only is None or each in only)
         ]
-        concerned = [partition for partition in selected if deletion.has_work(partition)]
+        concerned = [partition for partition in selected if due.has_work(partition)]
         self._ensure_may_delete(concerned, "a deletion of what was marked")
         if only is None:
             note_limits(self.context, self.clocks.ensure_agrees)
+        deletion = ObjectDeletion(self.context, self.permissions, self.clocks, due, owner, on_moved)
         report = deletion.delete_marked(concerned)
         return replace(report, left=(*left, *report.left))
 
@@ -321,8 +311,3 @@ class RemoteLogDeletions:
     ) -> tuple[list[Undeletion], list[Finding]]:
         """Bring back marked segments of a topic while their objects exist; see undelete."""
         return undelete(topic, partitions, self.context, owner, topic_id=topic_id, dry_run=dry_run)
-
-
-def _being_deleted(states: Mapping[TopicIdPartition, PartitionState]) -> set[TopicIdPartition]:
-    """Return the partitions that are being deleted as a whole."""
-    return {partition for partition, state in states.items() if state.delete_state in _DELETED_AS_A_WHOLE}

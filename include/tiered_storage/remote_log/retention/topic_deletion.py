@@ -37,7 +37,7 @@ from tiered_storage.remote_log.model import (
     finding_of,
 )
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
-from tiered_storage.remote_log.retention.permission.object_checks import ensure_known_partition
+from tiered_storage.remote_log.retention.permission.object_checks import ensure_known_versions
 from tiered_storage.remote_log.source.opening import CLUSTER, local_place
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.source.segment_source import configured_partitions
@@ -109,7 +109,7 @@ def mark_topic_deleted(
         partition = planned.topic_id_partition
         try:
             if context.segments.partition_state(partition).delete_state is None:
-                ensure_known_partition(partition, context.segments, context.storage)
+                ensure_known_versions(context.segments.list_remote_log_segments(partition), context.storage)
                 _mark(
                     context.leases.acquire(partition, owner, context.settings.lease_duration_ms), context, permissions
                 )
@@ -218,55 +218,50 @@ def _current(seen: Topic, known: Topic | None) -> Topic:
     return replace(topic, properties={key: value for key, value in topic.properties.items() if key != REPLACED_SINCE})
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionDeletion:
-    """The background part: the steps before and after the segments of a marked partition are deleted."""
+def start_partition_deletion(lease: Lease, context: RemoteLogContext) -> None:
+    """Take a marked partition to STARTED, and mark every segment that was visible: before its segments are deleted.
 
-    context: RemoteLogContext
+    Raises OutdatedMetadataError, LeaseLostError.
+    """
+    partition = lease.topic_id_partition
+    metadata, now = context.segments, context.clock()
+    listed_partition(partition, context.storage)
+    _take_step(lease, PartitionDeleteState.STARTED, context, now)
+    visible = finished(metadata.list_remote_log_segments(partition))
+    steps = [
+        (RemoteLogSegmentMetadataUpdate(segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, now), lease)
+        for segment in visible
+    ]
+    for outcome in metadata.update_remote_log_segments(steps):
+        if not isinstance(outcome, RemoteLogSegmentMetadata):
+            raise outcome
 
-    def start(self, lease: Lease) -> None:
-        """Take the partition to STARTED, and mark every segment that was visible.
 
-        Raises OutdatedMetadataError, LeaseLostError.
-        """
-        partition = lease.topic_id_partition
-        metadata, now = self.context.segments, self.context.clock()
-        listed_partition(partition, self.context.storage)
-        _take_step(lease, PartitionDeleteState.STARTED, self.context, now)
-        visible = finished(metadata.list_remote_log_segments(partition))
-        steps = [
-            (RemoteLogSegmentMetadataUpdate(segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, now), lease)
-            for segment in visible
-        ]
-        for outcome in metadata.update_remote_log_segments(steps):
-            if not isinstance(outcome, RemoteLogSegmentMetadata):
-                raise outcome
+def finish_partition_deletion(lease: Lease, context: RemoteLogContext) -> str | None:
+    """Take a partition to FINISHED if nothing of it is left; return what a person must look at.
 
-    def finish(self, lease: Lease) -> str | None:
-        """Take the partition to FINISHED if nothing of it is left; return what a person must look at.
-
-        Objects that a zombie wrote after a deletion are deleted once older than the grace time. Raises
-        OutdatedMetadataError.
-        """
-        partition = lease.topic_id_partition
-        storage, now = self.context.storage, self.context.clock()
-        if any(True for _ in self.context.segments.list_remote_log_segments(partition)):
-            return None
-        listed = listed_partition(partition, storage)
-        old_before = now - self.context.settings.remote_log_orphan_grace_ms
-        old = [one for one in listed if one.segment is not None and one.last_modified <= old_before]
-        if old and (listable := as_listable(storage)) is not None:
-            for error in listable.delete_objects([one.name for one in old]).values():
-                return str(error)
-        foreign = [one.name for one in listed if one.segment is None and one.document is None]
-        if foreign:
-            return (
-                f"the partition's folder still has {len(foreign)} objects that are not ours, such as "
-                f"{foreign[0]}: move them elsewhere, and the next run completes the deletion"
-            )
-        if len(old) == sum(one.document is None for one in listed):
-            _take_step(lease, PartitionDeleteState.FINISHED, self.context, self.context.clock())
+    Objects that a zombie wrote after a deletion are deleted once older than the grace time. Raises
+    OutdatedMetadataError.
+    """
+    partition = lease.topic_id_partition
+    storage, now = context.storage, context.clock()
+    if any(True for _ in context.segments.list_remote_log_segments(partition)):
         return None
+    listed = listed_partition(partition, storage)
+    old_before = now - context.settings.remote_log_orphan_grace_ms
+    old = [one for one in listed if one.segment is not None and one.last_modified <= old_before]
+    if old and (listable := as_listable(storage)) is not None:
+        for error in listable.delete_objects([one.name for one in old]).values():
+            return str(error)
+    foreign = [one.name for one in listed if one.segment is None and one.document is None]
+    if foreign:
+        return (
+            f"the partition's folder still has {len(foreign)} objects that are not ours, such as "
+            f"{foreign[0]}: move them elsewhere, and the next run completes the deletion"
+        )
+    if len(old) == sum(one.document is None for one in listed):
+        _take_step(lease, PartitionDeleteState.FINISHED, context, context.clock())
+    return None
 
 
 def _mark(lease: Lease, context: RemoteLogContext, permissions: DeletionPermissions) -> None:

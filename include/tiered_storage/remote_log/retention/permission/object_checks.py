@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteStorageError
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
@@ -55,13 +54,6 @@ def _unknown(
                     yield segment, error
         finally:
             readers.shutdown(wait=False, cancel_futures=True)
-
-
-def ensure_known_partition(
-    partition: TopicIdPartition, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager
-) -> None:
-    """Raise LaterVersionError if a later release wrote a segment of `partition`, in any state."""
-    ensure_known_versions(metadata.list_remote_log_segments(partition), storage)
 
 
 def ensure_present(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:

@@ -64,7 +64,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
 )
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, plan_expiry
-from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
+from tiered_storage.remote_log.retention.object_deletion import DeletionReport
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory

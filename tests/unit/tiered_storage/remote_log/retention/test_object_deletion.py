@@ -23,7 +23,7 @@ from support.remote_logs import (
 from tiered_storage.errors import DeletionRefusedError, RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import HeldFinding, RemoteLogSegmentMetadata
-from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
+from tiered_storage.remote_log.retention.object_deletion import DeletionReport
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager

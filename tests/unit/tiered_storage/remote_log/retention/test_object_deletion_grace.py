@@ -24,8 +24,8 @@ from support.remote_logs import (
 from tiered_storage.errors import OffsetOutOfRangeError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import EarlierLogStart, PartitionDeleteState
-from tiered_storage.remote_log.retention.pending_deletions import PendingDeletion
-from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
+from tiered_storage.remote_log.retention.due_segments import PendingDeletion
+from tiered_storage.remote_log.retention.object_deletion import DeletionReport
 from tiered_storage.remote_log.selection import EVERYTHING
 
 GRACE = 3_600_000

@@ -24,7 +24,7 @@ from support.remote_logs import (
 from tiered_storage.errors import OutdatedMetadataError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.rebuild.take_over import take_over
-from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
+from tiered_storage.remote_log.retention.object_deletion import DeletionReport
 from tiered_storage.remote_log.selection import EVERYTHING
 
 STARTED, FINISHED = "COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"

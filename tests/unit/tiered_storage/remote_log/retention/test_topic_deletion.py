@@ -30,8 +30,7 @@ from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.model import HeldFinding, Lease, PartitionDeleteState, TopicIdPartition
-from tiered_storage.remote_log.retention.object_deletion import ObjectDeletion
-from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
+from tiered_storage.remote_log.retention.object_deletion import DeletionReport, ObjectDeletion
 from unit.tiered_storage.remote_log.retention.replaced_topics import show_created_again
 
 MARKED, STARTED, FINISHED = PartitionDeleteState

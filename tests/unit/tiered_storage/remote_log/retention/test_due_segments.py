@@ -7,7 +7,7 @@ from pathlib import Path
 from support.command_line import run_on
 from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remote_log, partition_of, segments_of
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.retention.pending_deletions import PendingDeletion
+from tiered_storage.remote_log.retention.due_segments import PendingDeletion
 
 FORMER = partition_of("former")
 DELETABLE = {**ENABLED, "retention.bytes": 1000}
