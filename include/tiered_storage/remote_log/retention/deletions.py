@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tiered_storage.errors import (
-    DeletionRefusedError,
-    SourceClusterError,
-)
-from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.errors import SourceClusterError
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.enabling.broker_limits import note_limits
 from tiered_storage.remote_log.jobs.throttle import read_back_limit
-from tiered_storage.remote_log.lineage import merged
-from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_state
-from tiered_storage.remote_log.model import (
-    Finding,
-    PartitionState,
-    TopicIdPartition,
-)
+from tiered_storage.remote_log.model import Finding, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.progress import Amount, OnMoved, unreported
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.retention.due_segments import DueSegments, PendingDeletion
@@ -42,7 +32,6 @@ from tiered_storage.remote_log.retention.topic_deletion import (
 )
 from tiered_storage.remote_log.retention.undeletion import Undeletion, undelete
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.tiering_policy import decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,57 +83,7 @@ class RemoteLogDeletions:
         self._ensure_may_delete((plan.topic_id_partition for plan in plans if plan.segments), "local retention")
         note_limits(self.context, self.clocks.ensure_agrees)
         limit = read_back_limit(self.context.settings)
-        enforcement = LocalRetentionEnforcement(
-            self.context, self.permissions, self._keep_lineage, self._replan_local_retention, limit, on_moved
-        )
-        return enforcement.enforce(plans)
-
-    def _replan_local_retention(self, plan: LocalRetentionPlan) -> LocalRetentionPlan | None:
-        """Plan again for the partition of `plan`, while its log directory is locked, or before its brokers delete.
-
-        Raises DeletionRefusedError for a possible last copy if remote deletion is no longer allowed.
-        """
-        self._refuse_if_last_copy(plan)
-        log = self.context.source.while_trimming(plan.segments[0]).partition(plan.topic_id_partition)
-        if log is None:
-            return None
-        decision = decide(log, self.context.topics, self.context.settings)
-        if not decision.trims:
-            return None
-        # The clock of the plan may have been ahead.
-        now = min(plan.now, self.context.clock())
-        segments = self.context.segments
-        self.clocks.ensure_not_ahead(
-            plan.topic_id_partition, segments.list_remote_log_segments(plan.topic_id_partition)
-        )
-        return self._local_planner.of(log, decision.settings, now)
-
-    def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
-        """Record the lineage that the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
-        partition = plan.topic_id_partition
-        known = self.context.segments.partition_state(partition).lineage
-        if merged(known, plan.lineage) == known:
-            return
-        leases = self.context.leases
-        lease = leases.acquire(partition, f"local retention {random_uuid()}", self.context.settings.lease_duration_ms)
-        try:
-            # Not earlier: a previous holder may have changed any of it.
-            state = self.context.segments.partition_state(partition)
-            lineage = merged(state.lineage, plan.lineage)
-            segments = self.context.segments.list_remote_log_segments(partition)
-            stored = StoredState.of(replace(state, lineage=lineage), segments)
-            write_partition_state(self.context.storage, self.context.leases, lease, stored, self.context.clock())
-            self.context.segments.put_lineage(partition, lineage, lease)
-        finally:
-            leases.release(lease)
-
-    def _refuse_if_last_copy(self, plan: LocalRetentionPlan) -> None:
-        topic = self.context.decided_topic(plan.topic_id_partition)
-        if not plan.is_held_whole and not topic.remote_deletion_allowed:
-            raise DeletionRefusedError(
-                f"{plan.topic_id_partition}: remote deletion is no longer allowed since this was planned, and the "
-                "segments below the global log start may be the last copy: nothing of it was deleted"
-            )
+        return LocalRetentionEnforcement(self.context, self.permissions, self.clocks, limit, on_moved).enforce(plans)
 
     def plan_expiry(
         self, selection: Selection, now: int, max_segments: int | None = None
@@ -153,7 +92,7 @@ class RemoteLogDeletions:
 
         Only topics for which remote deletion is allowed, and at most `max_segments`; see ExpiryPlanner.
         """
-        return self._planner.plan(selection, now, max_segments)
+        return ExpiryPlanner(self.context, self.permissions).plan(selection, now, max_segments)
 
     def plan_record_deletion(
         self, partition: TopicIdPartition, before: int, snapshot: PartitionSnapshot | None = None
@@ -178,10 +117,7 @@ class RemoteLogDeletions:
         plans = list(plans)
         self._ensure_may_delete((plan.topic_id_partition for plan in plans), "an expiry")
         limit = read_back_limit(self.context.settings)
-        marking = ExpiryMarking(
-            self.context, self.permissions, self.clocks, owner, self._planner.replan, limit, gives_up
-        )
-        return marking.mark(plans)
+        return ExpiryMarking(self.context, self.permissions, self.clocks, owner, limit, gives_up).mark(plans)
 
     def _ensure_may_delete(self, partitions: Iterable[TopicIdPartition], run: str) -> None:
         """Renew the generation for a `run` that deletes.
@@ -213,10 +149,6 @@ class RemoteLogDeletions:
     def _local_planner(self) -> LocalRetentionPlanner:
         return LocalRetentionPlanner(self.context, self.permissions)
 
-    @property
-    def _planner(self) -> ExpiryPlanner:
-        return ExpiryPlanner(self.context, self.permissions)
-
     def pending_deletions(self, selection: Selection = EVERYTHING) -> list[PendingDeletion]:
         """Return the marked segments that delete_marked would find; see DueSegments.pending. Works while deletions are
         stopped.
@@ -243,7 +175,7 @@ class RemoteLogDeletions:
         only: Collection[TopicIdPartition] | None = None,
         on_moved: OnMoved = unreported,
     ) -> DeletionReport:
-        """Delete the objects of every marked segment, only in the partitions `only` if given; see delete_marked.
+        """Delete the objects of every marked segment, only in the partitions `only` if given; see ObjectDeletion.
 
         `on_moved` is called for each deleted segment. Raises DeletionRefusedError if a person stopped all deletions,
         and OutdatedMetadataError, before anything is deleted, if the metadata of any partition with something to delete

@@ -7,7 +7,7 @@ cost of a few, and a refusal of one does not affect the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -34,6 +34,7 @@ from tiered_storage.remote_log.model import (
     finding_of,
 )
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below
+from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner
 from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
 from tiered_storage.remote_log.retention.permission.object_checks import ensure_whole, unknown_versions
@@ -47,15 +48,14 @@ GROUP_SEGMENTS = 10_000
 class ExpiryMarking:
     """Executes plans under the leases of `owner`.
 
-    `clocks` refuse partitions to which something happened later than now. `replan` plans a partition again for the same
-    reason and time: None if nothing is due any more. The store knows of every change before the metadata do.
+    `clocks` refuse partitions to which something happened later than now. The store knows of every change before the
+    metadata do.
     """
 
     context: RemoteLogContext
     permissions: DeletionPermissions
     clocks: ClockAgreement
     owner: str
-    replan: Callable[[ExpiryPlan], ExpiryPlan | None]
     limit: RateLimit
     """What is read back whole waits for it."""
     gives_up: bool = False
@@ -134,7 +134,7 @@ class ExpiryMarking:
             # lies there.
             below = ending_below(list(self.context.segments.list_remote_log_segments(partition)), plan.new_log_start)
             return plan.within(ExpiryPlan(partition, plan.new_log_start, plan.now, below))
-        current = self.replan(plan)
+        current = ExpiryPlanner(self.context, self.permissions).replan(plan)
         if current is None:
             return None
         common = plan.within(current)

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tiered_storage.errors import (
+    DeletionRefusedError,
     OutdatedMetadataError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
     TieredStorageError,
 )
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.forked_log import ensure_same_batches
 from tiered_storage.remote_log.copy.sent_records import is_same_file
 from tiered_storage.remote_log.jobs.throttle import RateLimit
-from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
+from tiered_storage.remote_log.lineage import merged
+from tiered_storage.remote_log.metadata.manifest_sync import StoredState, listed_partition, write_partition_state
 from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, finding_of
 from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.retention.local.expired_segments import ensure_sent
 from tiered_storage.remote_log.retention.local.plan import STEP_BYTES, LocalRetentionPlan
+from tiered_storage.remote_log.retention.local.planning import LocalRetentionPlanner
+from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
 from tiered_storage.remote_log.retention.permission.object_checks import ensure_present, whole_pieces
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import share_offsets
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, as_listable
+from tiered_storage.remote_log.tiering_policy import decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +52,9 @@ class LocalRetentionEnforcement:
       `remote.log.verify.before.trim`;
     - each local batch is compared with the remote one, or with the checksum of what was deleted; the records of a
       running cluster are not read again: they are those of the leader epochs that the remote ones have (KIP-101);
-    - `keep_lineage` records what the local log is about to forget.
+    - what the local log is about to forget of the lineage is recorded.
 
-    Under the lock, or right before the request, `replan` plans the partition again, the permissions are asked, and what
+    Under the lock, or right before the request, the partition is planned again, the permissions are asked, and what
     both plans have in common is deleted. A large partition is trimmed in steps, each checked right before its deletion
     (see trim_steps). A finished step stays done if a later one fails.
 
@@ -57,8 +63,7 @@ class LocalRetentionEnforcement:
 
     context: RemoteLogContext
     permissions: DeletionPermissions
-    keep_lineage: Callable[[LocalRetentionPlan], None]
-    replan: Callable[[LocalRetentionPlan], LocalRetentionPlan | None]
+    clocks: ClockAgreement
     limit: RateLimit
     """What is read back whole waits for it."""
     on_moved: OnMoved = unreported
@@ -103,14 +108,61 @@ class LocalRetentionEnforcement:
         partition = plan.topic_id_partition
         self.permissions.ensure(partition, DeletionKind.LOCAL)
         self._ensure_held(plan)
-        self.keep_lineage(plan)
+        self._keep_lineage(plan)
 
         def still_due() -> int:
-            current = self.replan(plan)
+            current = self._replan(plan)
             self.permissions.ensure(partition, DeletionKind.LOCAL)
             return plan.segments[0].base_offset if current is None else plan.start_in(current)
 
         return self.context.source.local_trim.trim(partition, plan.segments, plan.new_local_start, still_due)
+
+    def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
+        """Record the lineage that the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
+        partition = plan.topic_id_partition
+        known = self.context.segments.partition_state(partition).lineage
+        if merged(known, plan.lineage) == known:
+            return
+        leases = self.context.leases
+        lease = leases.acquire(partition, f"local retention {random_uuid()}", self.context.settings.lease_duration_ms)
+        try:
+            # Not earlier: a previous holder may have changed any of it.
+            state = self.context.segments.partition_state(partition)
+            lineage = merged(state.lineage, plan.lineage)
+            segments = self.context.segments.list_remote_log_segments(partition)
+            stored = StoredState.of(replace(state, lineage=lineage), segments)
+            write_partition_state(self.context.storage, self.context.leases, lease, stored, self.context.clock())
+            self.context.segments.put_lineage(partition, lineage, lease)
+        finally:
+            leases.release(lease)
+
+    def _replan(self, plan: LocalRetentionPlan) -> LocalRetentionPlan | None:
+        """Plan again for the partition of `plan`, while its log directory is locked, or before its brokers delete.
+
+        Raises DeletionRefusedError for a possible last copy if remote deletion is no longer allowed.
+        """
+        self._refuse_if_last_copy(plan)
+        log = self.context.source.while_trimming(plan.segments[0]).partition(plan.topic_id_partition)
+        if log is None:
+            return None
+        decision = decide(log, self.context.topics, self.context.settings)
+        if not decision.trims:
+            return None
+        # The clock of the plan may have been ahead.
+        now = min(plan.now, self.context.clock())
+        segments = self.context.segments
+        self.clocks.ensure_not_ahead(
+            plan.topic_id_partition, segments.list_remote_log_segments(plan.topic_id_partition)
+        )
+        return LocalRetentionPlanner(self.context, self.permissions).of(log, decision.settings, now)
+
+    def _refuse_if_last_copy(self, plan: LocalRetentionPlan) -> None:
+        topic = self.context.decided_topic(plan.topic_id_partition)
+        if not plan.is_held_whole and not topic.remote_deletion_allowed:
+            raise DeletionRefusedError(
+                f"{plan.topic_id_partition}: remote deletion is no longer allowed since this was planned, and the "
+                "segments below the global log start may be the last copy: nothing of it was deleted"
+            )
 
     def _ensure_held(self, plan: LocalRetentionPlan) -> None:
         verifies, storage = self.context.settings.remote_log_verify_before_trim, self.context.storage
