@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,31 @@ def test_objects_that_a_zombie_writes_after_the_deletion_are_deleted_after_the_g
         assert [anomaly.is_leftover for anomaly in remote_log.checks.audit().anomalies] == [True]
 
 
+def test_objects_that_a_zombie_writes_during_the_deletion_delay_its_end_by_the_grace_time(
+    files: RemoteLogFiles,
+) -> None:
+    zombie = files.objects(".log")[0]
+    content = zombie.read_bytes()
+    real = ObjectDeletion._delete_under
+
+    def delete_then_write(self: ObjectDeletion, lease: Lease, *rest: Any) -> bool:
+        is_held = real(self, lease, *rest)
+        zombie.write_bytes(content)
+        return is_held
+
+    with files.open() as remote_log:
+        mark(remote_log)
+        with mock.patch.object(ObjectDeletion, "_delete_under", delete_then_write):
+            assert len(delete(remote_log).deleted) == 3
+        assert state_of(remote_log) is STARTED
+
+        over_at = files.clock.now - remote_log.context.settings.remote_log_orphan_grace_ms
+        for written_at, state, objects in ((over_at + 1, STARTED, [zombie]), (over_at, FINISHED, [])):
+            os.utime(zombie, ns=(0, written_at * 1_000_000))
+            assert delete(remote_log).failures == ()
+            assert (state_of(remote_log), files.objects()) == (state, objects)
+
+
 def test_a_folder_with_something_foreign_in_it_is_reported_and_ends_later(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         mark(remote_log)
@@ -214,7 +240,11 @@ def test_without_the_right_nothing_is_marked_and_nothing_that_is_marked_is_delet
         mark(remote_log)
         remote_log.context.topics.put(forbidden)
 
-        assert delete(remote_log).deleted == ()
+        report = delete(remote_log)
+        assert report.deleted == ()
+        [failure] = report.failures
+        assert failure.partition == "orders-0"
+        assert mentions(failure.message, "0 segments", "topics allow-deletion")
         assert len(files.objects()) == 9
         with pytest.raises(DeletionRefusedError, match="not allowed"):
             remote_log.deletions.plan_topic_deletion("orders")
