@@ -37,6 +37,7 @@ from tiered_storage.cli.common.session import (
     show_grace,
     show_past_retention,
     show_stop,
+    source_notices,
 )
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError
@@ -158,6 +159,7 @@ def retain(
             plan_file,
             save_plan_to,
         )
+        seen = source_notices(remote_log.context)
         if dry_run:
             show_stop(remote_log, output)
         else:
@@ -180,7 +182,8 @@ def retain(
     troubles += _held_back(plans, waits=False)
     rows = _trim_rows(each for each in plans if each.segments or as_json)
     title = _WOULD_BE_REMOVED if dry_run else "Removed locally"
-    notices = [*waiting, *(Finding(str(each.topic_id_partition), note) for each in plans for note in each.notes)]
+    notes = (Finding(str(each.topic_id_partition), note) for each in plans for note in each.notes)
+    notices = [*seen, *waiting, *notes]
     output.rows(title, _TRIM_COLUMNS, rows, troubles=troubles, notices=notices)
     output.findings("note", notices)
     output.end(troubles)
@@ -216,7 +219,7 @@ def expire(
             save_plan_to,
         )
         _refuse_record_deletions(plans, plan_file)
-        deleted = 0
+        deleted, seen = 0, source_notices(remote_log.context)
         if dry_run:
             show_stop(remote_log, output)
         else:
@@ -237,8 +240,9 @@ def expire(
         "Would expire" if dry_run else "Expired", _EXPIRY_COLUMNS, _expiry_rows(plans),
         deleted=deleted, due=[_due_document(each) for each in due],
         waiting=[dict(zip(_WAITING_KEYS, _waiting_row(each), strict=True)) for each in waiting],
-        troubles=troubles,
+        troubles=troubles, notices=seen,
     )  # fmt: skip
+    output.findings("note", seen)
     if due and not as_json:
         output.rows("Would be deleted too: marked before", _DUE_COLUMNS, [_due_row(each) for each in due])
     if waiting and not as_json:

@@ -29,6 +29,7 @@ MOST_PARTITIONS_NAMED = 20
 ANSWER_SECONDS = 10.0
 """How long a person waits for a cluster that does not answer; a run has more patience."""
 
+_DESCRIBE_CLUSTER = grant("Describe", "--cluster", TO_COPY)
 _NAME = "cluster"
 _RETENTION = "local retention"
 
@@ -62,6 +63,8 @@ def _check_clock(client: ClusterClient, settings: Settings) -> Iterator[Check]:
     with suppress(SourceClusterError):
         found = client.controller_clock(wall_clock, seconds=ANSWER_SECONDS)
         if found is None:
+            message = "the brokers' clocks are not compared with this machine's: no controller shows its own"
+            yield note(_NAME, message, f"use Kafka 3.3 or later without ZooKeeper; {_DESCRIBE_CLUSTER}")
             return
         if (why := found.why_apart(settings.clock_max_skew_ms)) is not None:
             yield wrong(_NAME, why, REMEDY)
@@ -128,7 +131,7 @@ def _check_rights_to_copy(source: SegmentSource, topics: list[str], logs: list[P
     unsegmented = [log.unsegmented for log in logs if log.unsegmented is not None]
     if unsegmented and all(one.size_on_disk is None and one.rules.files is None for one in unsegmented):
         message = "the login may not see the sizes of logs, so bursts of large records may be copied later"
-        yield note(_NAME, message, grant("Describe", "--cluster", TO_COPY))
+        yield note(_NAME, message, _DESCRIBE_CLUSTER)
 
 
 def _check_local_retention(source: SegmentSource, topics: list[str], settings: Settings) -> Iterator[Check]:

@@ -137,7 +137,8 @@ class ClusterClient:
     def controller_clock(self, clock: Clock, *, seconds: float = CALL_SECONDS) -> ControllerClock | None:
         """Return what the active controller's clock shows, from any broker, beside this machine's `clock`.
 
-        None if brokers do not show it: to a login without Describe on the cluster, before Kafka 3.3, or by ZooKeeper.
+        None if brokers do not show it: to a login without Describe on the cluster, before Kafka 3.3, by ZooKeeper, or
+        while the controller changes.
         """
         brokers, deadline = self._brokers, self._brokers.deadline(seconds)
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from tiered_storage.clock import as_date
-from tiered_storage.errors import ClusterUnreachableError
 from tiered_storage.kafka_wire.connections.apis import DESCRIBE_QUORUM
-from tiered_storage.kafka_wire.connections.error_codes import NONE, error_name, is_retriable
+from tiered_storage.kafka_wire.connections.error_codes import NONE
 from tiered_storage.kafka_wire.connections.frames import elements, entity, request, request_module
 
 _METADATA_LOG: Final = "__cluster_metadata"
@@ -56,16 +55,13 @@ def describe_quorum_request(version: int) -> Any:
 
 
 def read_controller_clock(answer: Any) -> tuple[int, int] | None:
-    """Return node and time (ms) in kio's `answer`; None if it shows none, such as to a login without the right.
+    """Return node and time (ms) in kio's `answer`; None if it shows none.
 
-    Raises ClusterUnreachableError for an error that passes, such as a controller that has just changed.
+    It shows none to a login without the right, and while the controller changes: the next run asks again.
     """
     logs = [log for topic in elements(answer.topics) for log in elements(topic.partitions)]
-    for code in (int(answer.error_code), *(int(log.error_code) for log in logs)):
-        if is_retriable(code):
-            raise ClusterUnreachableError(f"the broker cannot describe the quorum: {error_name(code)} ({code})")
-        if code != NONE:
-            return None
+    if any(int(each.error_code) != NONE for each in (answer, *logs)):
+        return None
     for log in logs:
         for replica in elements(log.current_voters):
             if replica.replica_id == log.leader_id and replica.last_fetch_timestamp > 0:

@@ -15,6 +15,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
     SelectingOperator,
     described,
     fail_for_left,
+    log_source_notices,
     log_stop,
     skip_unless_asked_for_or_armed,
     why_only_planned,
@@ -77,6 +78,7 @@ class PlanExpiryOperator(DeletionPlanOperator):
                 left_alone=len(unreadable),
             )
             log_stop(remote_log, self.log)
+            log_source_notices(remote_log, self.log)
             only_planned = why_only_planned(remote_log, context)
         self.conclude(context, unreadable, "cannot expire", only_planned)
         return path

@@ -12,6 +12,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
     DeletionPlanOperator,
     RemoteLogOperator,
     fail_for,
+    log_source_notices,
     log_stop,
     skip_unless_asked_for_or_armed,
     why_only_planned,
@@ -62,6 +63,7 @@ class PlanLocalRetentionOperator(DeletionPlanOperator):
                 left_alone=len(unreadable),
             )
             log_stop(remote_log, self.log)
+            log_source_notices(remote_log, self.log)
             only_planned = why_only_planned(remote_log, context)
         self._show(plans, unreadable)
         self.conclude(context, unreadable, "cannot be trimmed", only_planned)

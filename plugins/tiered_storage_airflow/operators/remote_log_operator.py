@@ -165,6 +165,12 @@ def log_stop(remote_log: RemoteLogManager, log: Any) -> None:
         log.warning("nothing of this plan can be deleted now: %s", why)
 
 
+def log_source_notices(remote_log: RemoteLogManager, log: Any) -> None:
+    """Log what the source reports beside partitions, such as a wrong clock: deletion by age depends on it."""
+    for notice in remote_log.context.source.notices:
+        log.warning("%s", notice)
+
+
 def why_only_planned(remote_log: RemoteLogManager, context: Mapping[str, Any]) -> str | None:
     """Return why the run deletes nothing (nobody requested it, and scheduled deletion is off); None if it deletes."""
     if is_asked_for(context) or remote_log.context.settings.scheduled_deletion_enable:

@@ -281,6 +281,6 @@ def test_every_right_that_a_copy_lacks_is_named_and_other_topics_are_copied(
     assert {row["partition"] for row in copied.rows} == {f"{lacking}-0"}
     examined = run("doctor", "--config", config)
     assert examined.exit_code == 0, examined.out
-    assert mentions(" ".join(examined.out.split()), "--operation Describe --cluster")
+    assert mentions(" ".join(examined.out.split()), "clock", "--operation Describe --cluster")
     guarded_broker.grant("kafka-cluster", {LIMITED: (AclOperation.DESCRIBE,)}, ResourceType.BROKER)
     assert "--cluster" not in run("doctor", "--config", config).out

@@ -174,6 +174,11 @@ def show_grace(context: RemoteLogContext, output: Output, topic: str = "TOPIC") 
         )
 
 
+def source_notices(context: RemoteLogContext) -> list[Finding]:
+    """Return what the source reports beside partitions, such as a wrong clock: deletion by age depends on it."""
+    return [Finding("", notice) for notice in context.source.notices]
+
+
 def show_stop(remote_log: RemoteLogManager, output: Output) -> None:
     """After a dry run, print why nothing would be deleted: all deletions are stopped, or the clock is not trusted."""
     why = remote_log.deletions.why_nothing_is_deleted()

@@ -5,9 +5,10 @@ Planning changes nothing: the plan IS the dry run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ from tiered_storage.remote_log.source.partition_log import (
     name_of,
 )
 from tiered_storage.remote_log.source.segment_age import first_timestamp, is_indexed_since, magic
-from tiered_storage.remote_log.tiering_policy import Decisions
+from tiered_storage.remote_log.tiering_policy import Decisions, TieringPolicy
 from tiered_storage.settings.topics import TopicSettings
 
 if TYPE_CHECKING:
@@ -112,20 +113,9 @@ def plan_copy(
         if state.delete_state is not None:
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
-        try:
-            looked.append(
-                looking.at_segments(log, decision.settings, state)
-                if (unsegmented := log.unsegmented) is None
-                else looking.at_unsegmented(
-                    log, as_the_topic_rolls(unsegmented, decision.settings), decision.settings, state
-                )
-            )
-            watch.compare_retention(log, decision)
-        except RemoteMetadataError:
-            raise
-        except TieredStorageError as error:
-            # Whatever one partition's log holds, such as records of v0 or v1 in a sample, stops no other's copies.
-            unreadable.append(Finding(str(log.topic_id_partition), str(error)))
+        # What nobody can copy needs the alarm of a short or lowered retention most.
+        steps = partial(looking.add, looked, log, decision, state), partial(watch.compare_retention, log, decision)
+        unreadable.extend(_troubles(log, *steps))
     notices.extend((*watch.notices(selection.scope, states), *(notice for found in looked for notice in found.notices)))
     unreadable.extend(found.uncopyable for found in looked if found.uncopyable is not None)
     _report_elsewhere(looked, notices, unreadable)
@@ -141,6 +131,22 @@ def plan_copy(
         replacing,
         (*watch.alarms, *lost),
     )
+
+
+def _troubles(log: PartitionLog, *steps: Callable[[], None]) -> Iterable[Finding]:
+    """Take each step. Return why they failed: whatever one partition's log holds stops no other's copies.
+
+    Raises RemoteMetadataError.
+    """
+    found: dict[Finding, None] = {}
+    for step in steps:
+        try:
+            step()
+        except RemoteMetadataError:
+            raise
+        except TieredStorageError as error:
+            found[Finding(str(log.topic_id_partition), str(error))] = None
+    return found
 
 
 def _left_to_later(waiting: int, left: int) -> Iterator[Finding]:
@@ -206,7 +212,15 @@ class _Looking:
     selection: CopySelection
     replacing: frozenset[str]
 
-    def at_segments(self, log: PartitionLog, topic: TopicSettings, state: PartitionState) -> _Found:
+    def add(self, to: list[_Found], log: PartitionLog, decision: TieringPolicy, state: PartitionState) -> None:
+        """Look at a log that is tiered by `decision`, and add what is found."""
+        topic, unsegmented = decision.settings, log.unsegmented
+        if unsegmented is None:
+            to.append(self._at_segments(log, topic, state))
+        else:
+            to.append(self._at_unsegmented(log, as_the_topic_rolls(unsegmented, topic), topic, state))
+
+    def _at_segments(self, log: PartitionLog, topic: TopicSettings, state: PartitionState) -> _Found:
         """Look at a log that shows its segments."""
         partition, selection = log.topic_id_partition, self.selection
         lineage, coverage = self._covered(log, state)
@@ -242,7 +256,7 @@ class _Looking:
         why_not = None if uncopyable is None else Finding(str(partition), str(uncopyable))
         return _Found(len(copyable), first, _newly_seen(partition, lineage, state), notices, why_not, waiting)
 
-    def at_unsegmented(
+    def _at_unsegmented(
         self, log: PartitionLog, unsegmented: UnsegmentedLog, topic: TopicSettings, state: PartitionState
     ) -> _Found:
         """Look at a log whose segments the copy rolls itself."""

@@ -353,9 +353,9 @@ def test_expiry_shows_what_ended(tmp_path: Path) -> None:
 
     row = {"partition": "orders-0", "new_log_start": 20, "segments": 2, "bytes": 2 * SEGMENT_BYTES}
     row |= {"never_copied_segments": 0, "never_copied_bytes": 0}
-    assert dry.document == {"rows": [row], "deleted": 0, "due": [], "waiting": [], "troubles": []}
-    assert done.document == {"rows": [row], "deleted": 2, "due": [], "waiting": [], "troubles": []}
-    assert again.document == {"rows": [], "deleted": 0, "due": [], "waiting": [], "troubles": []}
+    assert dry.document == {"rows": [row], "deleted": 0, "due": [], "waiting": [], "troubles": [], "notices": []}
+    assert done.document == {"rows": [row], "deleted": 2, "due": [], "waiting": [], "troubles": [], "notices": []}
+    assert again.document == {"rows": [], "deleted": 0, "due": [], "waiting": [], "troubles": [], "notices": []}
     assert (dry.exit_code, done.exit_code, again.exit_code) == (0, 0, 0)
     assert len(files.objects()) == 3
     assert "Expired" in run_on(files, "expire").out
@@ -410,7 +410,7 @@ def test_expiry_beside_a_copy_under_way_is_no_trouble(tmp_path: Path) -> None:
     result = run_on(files, "expire", "--json")
 
     assert result.exit_code == 0
-    assert result.document == {"rows": [], "deleted": 0, "due": [], "waiting": [], "troubles": []}
+    assert result.document == {"rows": [], "deleted": 0, "due": [], "waiting": [], "troubles": [], "notices": []}
 
 
 @pytest.mark.parametrize("command", ["plan", "copy", "retain", "expire", "segments", "audit"])
