@@ -34,9 +34,9 @@ from tiered_storage.kafka_log.producers.transaction_state import OpenTransaction
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.remote_log.progress import OnMoved, unreported
-from tiered_storage.remote_log.read.chunks.whole_segment import fetch_whole
 from tiered_storage.remote_log.restore.partition_files import taken_windows
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestoreRequest
+from tiered_storage.remote_log.storage.batch_stream import fetch_whole
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 MOST_ABORTS_KEPT = 500_000

@@ -39,8 +39,8 @@ from tiered_storage.kafka_log.producers.producer_snapshot import write_producer_
 from tiered_storage.kafka_log.producers.producer_snapshot_files import remove_snapshots
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.progress import OnMoved
-from tiered_storage.remote_log.read.chunks.whole_segment import checked_batches, fetch_whole
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
+from tiered_storage.remote_log.storage.batch_stream import checked_batches, fetch_whole
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 FIRST_EPOCH = 0

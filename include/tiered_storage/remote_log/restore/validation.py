@@ -21,8 +21,8 @@ from tiered_storage.kafka_log.indexes.time_index import TimeIndex
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
 from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
-from tiered_storage.remote_log.read.chunks.whole_segment import fetch_whole
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
+from tiered_storage.remote_log.storage.batch_stream import fetch_whole
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
