@@ -13,6 +13,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
@@ -37,7 +38,6 @@ from tiered_storage.settings.reading import GatewaySettings, ReadingSettings
 from tiered_storage.settings.retention import RetentionSettings
 from tiered_storage.settings.storage import CostSettings, StorageSettings
 from tiered_storage.settings.topics import TopicSettings
-from tiered_storage.settings.unused_names import UNUSED_NAMES
 
 TOPICS = "Topics"
 _DEFAULTS_OF_TOPICS = (
@@ -49,6 +49,45 @@ _DEFAULTS_OF_TOPICS = (
     "remote_copy_lag_bytes",
 )
 """The settings of a topic that have a default for all topics, by a field whose name begins with log_."""
+
+_SCHEDULE = "the schedule of the DAG in Airflow decides"
+_RETRIES = "retries and retry_delay of the DAG decide"
+_SPARK = "the cores of the Spark connection decide; the command has --workers"
+_NO_FOLLOWER = "no followers read the remote tier"
+_NO_TOPIC = "no Kafka topic has the metadata"
+_RLMM = "rlmm.config.remote.log.metadata"
+
+_UNUSED_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "remote.log.index.file.cache.ttl.ms": "remote.log.index.file.cache.total.size.bytes alone decides",
+        "remote.log.manager.thread.pool.size": _SPARK,
+        "remote.log.manager.copier.thread.pool.size": _SPARK,
+        "remote.log.manager.expiration.thread.pool.size": "one task of Airflow deletes in batches",
+        "remote.log.manager.follower.thread.pool.size": _NO_FOLLOWER,
+        "remote.log.manager.task.interval.ms": _SCHEDULE,
+        "remote.log.manager.task.retry.backoff.ms": _RETRIES,
+        "remote.log.manager.task.retry.backoff.max.ms": _RETRIES,
+        "remote.log.manager.task.retry.jitter": _RETRIES,
+        "remote.log.metadata.manager.listener.name": _NO_TOPIC,
+        "follower.fetch.last.tiered.offset.enable": _NO_FOLLOWER,
+        f"{_RLMM}.topic.replication.factor": _NO_TOPIC,
+        f"{_RLMM}.topic.num.partitions": _NO_TOPIC,
+        f"{_RLMM}.topic.retention.ms": _NO_TOPIC,
+        f"{_RLMM}.topic.min.isr": _NO_TOPIC,
+        f"{_RLMM}.consume.wait.ms": _NO_TOPIC,
+        f"{_RLMM}.initialization.retry.max.timeout.ms": _NO_TOPIC,
+        f"{_RLMM}.initialization.retry.interval.ms": _NO_TOPIC,
+        f"{_RLMM}.common.client.": _NO_TOPIC,
+        f"{_RLMM}.producer.": _NO_TOPIC,
+        f"{_RLMM}.consumer.": _NO_TOPIC,
+        f"{_RLMM}.admin.": _NO_TOPIC,
+    }
+)
+"""Names of Kafka's tiered storage that have no effect here, and why: a broker's settings can be taken over as they are.
+
+Remote Log has no broker's threads and timers, since Airflow and Spark run its work, and no topic of metadata. A name
+that ends in a dot is a prefix.
+"""
 
 
 class Settings(
@@ -76,7 +115,7 @@ class Settings(
         OlderName("remote.log.storage.enable", "remote.log.storage.system.enable", source=Source.KIP_405_DRAFT),
     )
 
-    unused_names: ClassVar[Mapping[str, str]] = UNUSED_NAMES
+    unused_names: ClassVar[Mapping[str, str]] = _UNUSED_NAMES
 
     topics: Mapping[TopicName, TopicSettings] = setting(
         "topics", {}, TOPICS, Source.OURS, allowed="a mapping from topic names to their properties"
