@@ -4,4 +4,4 @@
 `comparison` compare every record that is read back with the log, `report` shows the result.
 """
 
-__all__ = ("expectation", "gateway_process", "run")
+__all__ = ("expectation", "gateway", "run")

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from tiered_storage.private_files import make_private_folder
 from tiered_storage_airflow.demo.expectation import DemoError
-from tiered_storage_airflow.demo.gateway_process import running_gateway
+from tiered_storage_airflow.demo.gateway import running_gateway
 from tiered_storage_airflow.demo.run import run_dag
 from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster, free_first_port, free_ports
 from tiered_storage_airflow.demo_cluster.cluster_site import SCHEDULES, ClusterSite
