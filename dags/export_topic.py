@@ -14,7 +14,7 @@ from airflow.sdk import CronDataIntervalTimetable
 
 from tiered_storage_airflow.clusters import DEFAULT_ARGS, LONG_RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
-from tiered_storage_airflow.forms.export_topic import FORM, TOPIC_VARIABLE
+from tiered_storage_airflow.forms.topic_forms import EXPORT_FORM, TOPIC_VARIABLE
 from tiered_storage_airflow.operators.tables import ExportTopicOperator, PlanExportOperator
 
 TOPIC = f"{{{{ params.topic or var.value.get({fields.of_cluster(TOPIC_VARIABLE)}, '') }}}}"
@@ -29,7 +29,7 @@ TOPIC = f"{{{{ params.topic or var.value.get({fields.of_cluster(TOPIC_VARIABLE)}
     dagrun_timeout=LONG_RUN_TIMEOUT,
     tags=["tiered-storage", "export"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
-    params=FORM,
+    params=EXPORT_FORM,
     doc_md=__doc__,
 )
 def export_topic(cluster: Cluster) -> None:

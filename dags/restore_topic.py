@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from tiered_storage_airflow.clusters import DEFAULT_ARGS, LONG_RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
-from tiered_storage_airflow.forms.restore_topic import FORM
+from tiered_storage_airflow.forms.topic_forms import RESTORE_FORM
 from tiered_storage_airflow.operators.restore import PlanRestoreOperator, RestoreOperator
 
 
@@ -23,7 +23,7 @@ from tiered_storage_airflow.operators.restore import PlanRestoreOperator, Restor
     dagrun_timeout=LONG_RUN_TIMEOUT,
     tags=["tiered-storage", "restore"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
-    params=FORM,
+    params=RESTORE_FORM,
     doc_md=__doc__,
 )
 def restore_topic(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""What a field of the form of restore_topic takes."""
+"""What a field of a form takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
-from tiered_storage_airflow.forms.restore_topic import FORM
+from tiered_storage_airflow.forms.topic_forms import RESTORE_FORM
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ from tiered_storage_airflow.forms.restore_topic import FORM
 )
 def test_a_field_of_a_restore_takes_what_can_be_meant(field: str, value: Any, is_taken: bool) -> None:
     # A parameter keeps what it was resolved to, and all tests share the form.
-    param = deepcopy(FORM[field])
+    param = deepcopy(RESTORE_FORM[field])
     if is_taken:
         assert param.resolve(value) == value
         return
