@@ -21,7 +21,7 @@ from support.remote_logs import assert_clean
 from support.shown_secrets import holds, keys_as_text, process_list
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, TIERED, TieredSite
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
-from tiered_storage.remote_log.jobs.messages import from_lines
+from tiered_storage.remote_log.jobs.work_area import from_lines
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.storage.transforms.encoding import MAGIC

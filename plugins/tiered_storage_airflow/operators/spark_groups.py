@@ -20,8 +20,7 @@ from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperat
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.jobs.groups import JobFolder
-    from tiered_storage.remote_log.jobs.messages import CopyFailure
+    from tiered_storage.remote_log.jobs.groups import CopyFailure, JobFolder
     from tiered_storage.remote_log.jobs.progress import JobSize, JobWatch
     from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.progress import Progress

@@ -15,7 +15,7 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.regular_files import open_regular
 from tiered_storage.remote_log.copy.tasks import CopyPlan
-from tiered_storage.remote_log.jobs.messages import from_lines, to_lines
+from tiered_storage.remote_log.jobs.work_area import from_lines, to_lines
 from tiered_storage.remote_log.model import Finding
 
 Plan = TypeVar("Plan")

@@ -18,8 +18,7 @@ from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.audit.deep_audit import audit_segment
 from tiered_storage.remote_log.audit.report import Anomaly, AuditReport, AuditTally
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
-from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.jobs.groups import CopyFailure, GroupResults, JobDescription, JobFolder, grouped
 from tiered_storage.remote_log.jobs.progress import ProgressLog
 from tiered_storage.remote_log.jobs.throttle import RateLimit, ReportingLimit, audit_limit, fetch_quota
 from tiered_storage.remote_log.jobs.work_area import WorkArea

@@ -35,7 +35,7 @@ from tiered_storage.remote_log.copy.producer_files import ProducerFiles, instead
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.indexes.batch_epochs import wrong_epoch
 from tiered_storage.remote_log.indexes.remote_index_builder import RemoteIndexBuilder
-from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.jobs.groups import CopyFailure
 from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.source.opening import open_segment

@@ -29,8 +29,7 @@ from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.segment_roller import SegmentRoller, left_out
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
-from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
-from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.jobs.groups import CopyFailure, GroupResults, JobDescription, JobFolder, grouped
 from tiered_storage.remote_log.jobs.progress import PROGRESS_SECONDS, JobSize, ProgressLog
 from tiered_storage.remote_log.jobs.throttle import QuotaLimit, copy_quota
 from tiered_storage.remote_log.jobs.work_area import WorkArea

@@ -41,7 +41,7 @@ from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.remote_log.copy.batch_comparison import is_same_batch
 from tiered_storage.remote_log.copy.forked_log import remote_batch
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, RollOrder
-from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.jobs.groups import CopyFailure
 from tiered_storage.remote_log.lineage import up_to
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, RolledSegment, TopicIdPartition
 from tiered_storage.remote_log.source.fetched_log import FetchedLog, RollRange

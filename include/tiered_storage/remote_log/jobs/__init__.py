@@ -8,7 +8,6 @@ __all__ = [
     "groups",
     "lease_keeper",
     "library_archive",
-    "messages",
     "progress",
     "throttle",
     "work_area",

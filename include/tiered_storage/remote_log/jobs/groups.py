@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Generic, Self, TypeVar
 
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.jobs.throttle import NO_QUOTA, Quota
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 
@@ -63,6 +64,21 @@ class JobDescription:
         if self.quota.is_unlimited:
             return self.quota
         return self.quota.share(sum(self.group_bytes[number] for number in groups), sum(self.group_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFailure:
+    """Why a copy, or another piece of a job, failed: the error's class, its message, and whether a retry may help."""
+
+    error: str
+    message: str
+    retriable: bool
+
+    @classmethod
+    def of(cls, error: TieredStorageError | OSError) -> CopyFailure:
+        """Describe `error`."""
+        retriable = error.retriable if isinstance(error, TieredStorageError) else True
+        return cls(type(error).__name__, str(error), retriable)
 
 
 Message = TypeVar("Message")

@@ -19,8 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from tiered_storage.errors import CopyStuckError, TieredStorageError
-from tiered_storage.remote_log.jobs.groups import JobFolder
-from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.jobs.groups import CopyFailure, JobFolder
 from tiered_storage.remote_log.progress import REPORT_SECONDS, Progress
 
 PROGRESS_SECONDS = 5.0

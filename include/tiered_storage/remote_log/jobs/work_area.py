@@ -13,9 +13,11 @@ import hmac
 from collections.abc import Callable, Iterable
 from typing import Self, TypeVar
 
+from pydantic import ValidationError
+
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, UntrustedMessageError
-from tiered_storage.remote_log.jobs.messages import from_lines, to_lines
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
+from tiered_storage.remote_log.storage.documents.json_document import adapter_of, first_problem
 
 Message = TypeVar("Message")
 
@@ -27,6 +29,25 @@ MOST_REPORT_BYTES = 5_000_000
 
 _READS = 2
 """How often a file is read again if its writer replaces it between the look at its size and the read."""
+
+
+def to_lines(messages: Iterable[Message], kind: type[Message]) -> bytes:
+    """Return `messages` as JSON lines."""
+    adapter = adapter_of(kind)
+    return b"".join(adapter.dump_json(message) + b"\n" for message in messages)
+
+
+def from_lines(raw: bytes, kind: type[Message], source: str) -> list[Message]:
+    """Read what `to_lines` wrote. Raises ConfigurationError naming `source` and the line that is broken."""
+    adapter = adapter_of(kind)
+    messages = []
+    for number, line in enumerate(raw.splitlines(), start=1):
+        try:
+            messages.append(adapter.validate_json(line))
+        except ValidationError as error:
+            reason = first_problem(error)
+            raise ConfigurationError(f"{source}: line {number} is not a {kind.__name__}: {reason}") from None
+    return messages
 
 
 class WorkArea:

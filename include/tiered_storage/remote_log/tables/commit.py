@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import RemoteObjectNotFoundError, RemoteStorageError
-from tiered_storage.remote_log.jobs.messages import from_lines, to_lines
+from tiered_storage.remote_log.jobs.work_area import from_lines, to_lines
 from tiered_storage.remote_log.storage.clients.object_client import delete_object
 from tiered_storage.remote_log.tables.layout import (
     COMMITTING,

@@ -22,8 +22,7 @@ from typing import ClassVar
 from pydantic import ConfigDict
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, TieredStorageError
-from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
-from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.jobs.groups import CopyFailure, GroupResults, JobDescription, JobFolder, grouped
 from tiered_storage.remote_log.jobs.progress import JobSize, ProgressLog
 from tiered_storage.remote_log.jobs.throttle import NO_QUOTA, Quota, QuotaLimit, RateLimit
 from tiered_storage.remote_log.jobs.work_area import WorkArea

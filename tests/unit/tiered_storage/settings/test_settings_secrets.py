@@ -16,7 +16,7 @@ from tiered_storage.kafka_log.files.partition_metadata import read_topic_id
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import read_clean_shutdown
 from tiered_storage.kafka_wire.connections.client_properties import read_client_properties
 from tiered_storage.remote_log.copy.tasks import CopyTask
-from tiered_storage.remote_log.jobs.messages import from_lines
+from tiered_storage.remote_log.jobs.work_area import from_lines
 from tiered_storage.remote_log.restore.offset_map import MapHead, OffsetMap, OffsetMapWriter
 from tiered_storage.remote_log.restore.target_directory import UNFINISHED, TargetDirectory
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory

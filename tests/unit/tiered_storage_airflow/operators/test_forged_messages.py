@@ -18,7 +18,7 @@ from tiered_storage.errors import UntrustedMessageError
 from tiered_storage.remote_log.copy.job import CopyJob, run_copy_groups
 from tiered_storage.remote_log.copy.start import BegunCopy
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan
-from tiered_storage.remote_log.jobs.messages import to_lines
+from tiered_storage.remote_log.jobs.work_area import to_lines
 from tiered_storage.remote_log.jobs.worker import described_job
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.retention.expiry import ExpiryRun

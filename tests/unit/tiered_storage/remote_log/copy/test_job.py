@@ -29,7 +29,7 @@ from tiered_storage.remote_log.copy.copier import copy_segment
 from tiered_storage.remote_log.copy.job import LEAST_PRIORITY, CopyJob, copy_groups
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.jobs import groups as job_groups
-from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.jobs.groups import CopyFailure
 from tiered_storage.remote_log.jobs.throttle import Quota, QuotaLimit
 from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory

@@ -27,7 +27,7 @@ from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.job import COPIES_AT_ONCE, _copied
 from tiered_storage.remote_log.copy.segment_roller import SegmentRoller
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, RollOrder
-from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.jobs.groups import CopyFailure
 from tiered_storage.remote_log.jobs.throttle import QuotaLimit
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories

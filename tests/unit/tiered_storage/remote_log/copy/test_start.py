@@ -41,7 +41,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 )
 from tiered_storage.remote_log.copy.start import abandon_unfinished
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan, CopyTask, PlannedSegment
-from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.jobs.groups import CopyFailure
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import (

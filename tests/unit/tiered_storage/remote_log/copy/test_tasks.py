@@ -12,7 +12,8 @@ from support.remote_logs import location_of
 from tiered_storage.errors import ConfigurationError, RemoteStorageError, RemoteStorageRefusedError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan, CopyTask, PlannedSegment
-from tiered_storage.remote_log.jobs.messages import CopyFailure, from_lines, to_lines
+from tiered_storage.remote_log.jobs.groups import CopyFailure
+from tiered_storage.remote_log.jobs.work_area import from_lines, to_lines
 from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.source.partition_log import LocalSegment
 

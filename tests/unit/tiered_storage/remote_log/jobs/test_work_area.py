@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, UntrustedMessageError
-from tiered_storage.remote_log.jobs.messages import to_lines
-from tiered_storage.remote_log.jobs.work_area import MOST_MESSAGE_BYTES, MOST_REPORT_BYTES, WorkArea
+from tiered_storage.remote_log.jobs.work_area import MOST_MESSAGE_BYTES, MOST_REPORT_BYTES, WorkArea, to_lines
 from tiered_storage.remote_log.model import Finding
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
