@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiered_storage.kafka_log.columnar.record_columns import Chunk, ChunkMemory
+from tiered_storage.kafka_log.columnar.chunk_memory import Chunk, ChunkMemory
 from tiered_storage.kafka_log.kernels import constants
 from tiered_storage.kafka_log.kernels.machine_code import address_of
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fuzz.targets import TARGETS
 from support.records import USUAL_EXAMPLES
 from tiered_storage.kafka_log.columnar import decoder
-from tiered_storage.kafka_log.columnar.record_columns import ChunkMemory
+from tiered_storage.kafka_log.columnar.chunk_memory import ChunkMemory
 
 FOUND = sorted((Path(__file__).parent / "found").iterdir())
 """Inputs that a target once fell over, each named by its target and what was wrong."""

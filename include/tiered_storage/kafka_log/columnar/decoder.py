@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
-from tiered_storage.kafka_log.columnar.chunk_filling import ChunkFilling
+from tiered_storage.kafka_log.columnar.chunk_memory import ChunkFilling, ChunkMemory
 from tiered_storage.kafka_log.columnar.placed_batches import ENDS, STARTS, OpenBatches, PlacedBatches
-from tiered_storage.kafka_log.columnar.record_columns import ChunkMemory, select_columns
+from tiered_storage.kafka_log.columnar.record_columns import select_columns
 from tiered_storage.kafka_log.kernels import constants
 from tiered_storage.kafka_log.kernels.constants import APPEND_TIME_BIT, CODEC_BITS, CONTROL_BIT, INT32_MAX
 from tiered_storage.kafka_log.kernels.machine_code import (

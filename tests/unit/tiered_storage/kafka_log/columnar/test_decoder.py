@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from support.records import USUAL_EXAMPLES, Row, batches_of, expected_rows, record_of, rows_of, some_records
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
 from tiered_storage.kafka_log.columnar import decoder as columnar
+from tiered_storage.kafka_log.columnar.chunk_memory import ChunkMemory
 from tiered_storage.kafka_log.columnar.decoder import (
     EVERYTHING,
     STRICT,
@@ -30,7 +31,7 @@ from tiered_storage.kafka_log.columnar.decoder import (
     RecordRange,
     iterate_columns,
 )
-from tiered_storage.kafka_log.columnar.record_columns import SCHEMA, ChunkMemory
+from tiered_storage.kafka_log.columnar.record_columns import SCHEMA
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, INT32_MAX, KEYS, VALUES
 from tiered_storage.kafka_log.kernels.machine_code import address_of, load_kernels
@@ -504,7 +505,7 @@ def test_a_profiler_does_not_make_the_decoder_overwrite_its_results() -> None:
     looks: list[int] = []
 
     def look(frame: FrameType, event: str, _: object) -> None:
-        if "record_columns" in frame.f_code.co_filename and event != "call":
+        if "chunk_memory" in frame.f_code.co_filename and event != "call":
             looks.append(len(frame.f_locals))
 
     sys.setprofile(look)
