@@ -29,10 +29,9 @@ from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
-from tiered_storage.kafka_log.producers.transaction_state import read_last_stable_offset
+from tiered_storage.kafka_log.producers.transaction_state import Isolation, read_last_stable_offset
 from tiered_storage.kafka_log.records.batch_header import TimestampType
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.record_batch import Record, RecordBatch, read_batch_header, read_records

@@ -25,9 +25,9 @@ from support.transactions import committed_offsets, split
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from tiered_storage.kafka_log.files.offset_checkpoint import RECOVERY_POINT_CHECKPOINT
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
-from tiered_storage.kafka_log.log import log_read
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.producers import transaction_state
 from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_snapshot
 from tiered_storage.kafka_log.records.batch_header import TimestampType
 from tiered_storage.kafka_log.records.compression import Compression
@@ -193,7 +193,7 @@ def test_librdkafka_gets_all_that_it_may_see(served: Served, partition: int, iso
 def test_our_own_readers_get_the_same(served: Served, tmp_path: Path, partition: int, isolation: Isolation) -> None:
     copy = shutil.copytree(served.written / f"{TOPIC}-{partition}", tmp_path / f"{TOPIC}-{partition}")
     with LocalLog.open(copy, LogConfig(segment_bytes=SEGMENT_BYTES)) as log:
-        found = _read(log, log_read.Isolation[isolation.upper()])
+        found = _read(log, transaction_state.Isolation[isolation.upper()])
     assert found == served.expected[partition].of(isolation)
 
 
@@ -300,7 +300,7 @@ def test_a_broker_continues_with_transactions_in_our_log(served: Served) -> None
         time.sleep(0.1)
 
 
-def _read(log: LocalLog, isolation: log_read.Isolation) -> list[Record]:
+def _read(log: LocalLog, isolation: transaction_state.Isolation) -> list[Record]:
     """Return what a client makes of fetches from our log."""
     found: list[Record] = []
     offset = log.log_start_offset

@@ -4,4 +4,4 @@
 log directory. `recovery` opens a log after a crash.
 """
 
-__all__ = ["log_config", "log_directory_writer", "log_read"]
+__all__ = ["log_config", "log_directory_writer"]

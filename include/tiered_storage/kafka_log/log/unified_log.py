@@ -6,6 +6,7 @@ It keeps segments, the leader epoch checkpoint and producer state consistent. Lo
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from tiered_storage.clock import Clock
@@ -25,7 +26,6 @@ from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.kernels.constants import HIGHEST_OFFSET
 from tiered_storage.kafka_log.log.log_append import PlacedBatch
 from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.log.log_read import Isolation, LogReadInfo
 from tiered_storage.kafka_log.log.log_retention import LogLimits, segments_to_delete
 from tiered_storage.kafka_log.log.log_segments import LogSegments
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import remove_clean_shutdown
@@ -36,12 +36,27 @@ from tiered_storage.kafka_log.log.recovery.segment_recovery import OnDisk
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
 from tiered_storage.kafka_log.producers.producer_snapshot_files import list_snapshots, remove_snapshots, take_snapshot
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
-from tiered_storage.kafka_log.producers.transaction_state import last_stable_offset
+from tiered_storage.kafka_log.producers.transaction_state import Isolation, last_stable_offset
 from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH
 from tiered_storage.kafka_log.records.control_record import EndTransactionMarker
 
 EVENTS_KEPT = 1000
 _ALL_OF_IT = OnDisk(HIGHEST_OFFSET, certain=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LogReadInfo:
+    """Whole batches of a log, unchanged, and the log's offsets at that moment.
+
+    `aborted` are the aborted transactions with records in `batches`: a read_committed consumer skips the records of
+    that producer between the first offset and the abort marker. Offsets are exclusive ends, except `log_start_offset`.
+    """
+
+    batches: bytes
+    aborted: tuple[AbortedTxn, ...]
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
 
 
 class UnifiedLog:
@@ -313,10 +328,7 @@ class UnifiedLog:
         start_offset = min(self._start_offset, end_offset)
         if self._segments.active.has_producers_from(left.size):
             self._producers = recover_producers(
-                self.segments,
-                left.size,
-                log_start_offset=start_offset,
-                report=self._report,
+                self.segments, left.size, log_start_offset=start_offset, report=self._report
             )
             self.expire_producers()
         self._segments.truncate_active(left)

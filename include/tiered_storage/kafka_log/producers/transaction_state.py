@@ -11,6 +11,7 @@ Source: KIP-98; released Kafka.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 from typing import Self
@@ -25,6 +26,17 @@ from tiered_storage.kafka_log.records.batch_header import NO_PRODUCER_ID
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.control_record import marker_at, marker_rows
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+
+
+class Isolation(Enum):
+    """How far a log is read."""
+
+    LOG_END = "log_end"
+    """To the log's end, as a follower reads it."""
+    READ_UNCOMMITTED = "read_uncommitted"
+    """Up to the high watermark."""
+    READ_COMMITTED = "read_committed"
+    """Up to the last stable offset, with the aborted transactions."""
 
 
 def last_stable_offset(high_watermark: int, first_open_offset: int | None, log_start_offset: int) -> int:

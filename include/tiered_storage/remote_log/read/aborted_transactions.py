@@ -14,8 +14,7 @@ from dataclasses import replace
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT, TRANSACTIONAL_BIT
-from tiered_storage.kafka_log.log.log_read import Isolation
-from tiered_storage.kafka_log.producers.transaction_state import OpenTransactions
+from tiered_storage.kafka_log.producers.transaction_state import Isolation, OpenTransactions
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline

@@ -15,7 +15,7 @@ from tiered_storage.errors import (
     RecordsDeletedError,
     RemoteObjectNotFoundError,
 )
-from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.producers.transaction_state import Isolation
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.producers.transaction_state import Isolation
 from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.read import local_timestamp_search

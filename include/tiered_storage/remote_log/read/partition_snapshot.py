@@ -19,7 +19,7 @@ from tiered_storage.errors import (
     UnknownLeaderEpochError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, end_offset_for
-from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.producers.transaction_state import Isolation
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.lineage import agreed_end, merged, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedBatches, AbortedTxn
 from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
-from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.producers.transaction_state import Isolation
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import iterate_records

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.remote_logs import ORDERS_0, location_of
-from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.producers.transaction_state import Isolation
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot

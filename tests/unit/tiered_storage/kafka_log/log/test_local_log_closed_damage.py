@@ -14,9 +14,9 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.log.local_log import LocalLog
-from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.log.recovery import leader_epoch_recovery
 from tiered_storage.kafka_log.producers.producer_snapshot_files import list_snapshots
+from tiered_storage.kafka_log.producers.transaction_state import Isolation
 from tiered_storage.kafka_log.records.control_record import ControlRecordType
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch

@@ -25,8 +25,8 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.log import log_segments
 from tiered_storage.kafka_log.log.local_log import LocalLog
-from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
+from tiered_storage.kafka_log.producers.transaction_state import Isolation
 from tiered_storage.kafka_log.records.segment_scan import scan_segment
 from unit.tiered_storage.kafka_log.log.small_logs import SMALL_SEGMENTS, many_segments
 

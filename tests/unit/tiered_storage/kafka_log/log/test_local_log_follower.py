@@ -11,7 +11,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.producers.transaction_state import Isolation
 from tiered_storage.kafka_log.records.record_batch import encode_empty_batch
 from unit.tiered_storage.follower_fetches import (
     BEGINS_AGAIN,

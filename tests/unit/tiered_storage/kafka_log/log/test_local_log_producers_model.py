@@ -19,8 +19,8 @@ from tiered_storage.errors import InvalidProducerEpochError, InvalidTransactionS
 from tiered_storage.kafka_log.files.log_segment import producer_snapshot_path
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
+from tiered_storage.kafka_log.producers.transaction_state import Isolation
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=150, retention_bytes=900, retention_ms=-1)
 PRODUCERS = st.integers(0, 2)

@@ -24,9 +24,9 @@ from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn, Trans
 from tiered_storage.kafka_log.log import log_segments
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.producers.producer_snapshot_files import list_snapshots
+from tiered_storage.kafka_log.producers.transaction_state import Isolation
 
 SIZE = len(data(0, 1, 0))
 CONFIG = LogConfig(segment_bytes=3 * SIZE, index_interval_bytes=0)

@@ -35,7 +35,7 @@ from support.transactions import ABORT, COMMIT, data
 from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.producers.transaction_state import Isolation
 from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.tasks import CopyPlan
 from tiered_storage.remote_log.coverage import finished

@@ -20,10 +20,10 @@ from tiered_storage.kafka_log.indexes.transaction_index import (
 )
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.log.recovery import index_rebuild
 from tiered_storage.kafka_log.log.recovery.retained_aborts import RetainedAborts
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
+from tiered_storage.kafka_log.producers.transaction_state import Isolation
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
 BEFORE = AbortedTxn(20, 0, 3, 4)
