@@ -10,7 +10,7 @@ from support.scraping import Scrape
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.kafka_wire.connections.error_codes import KAFKA_STORAGE_ERROR
 from tiered_storage.remote_log.metrics.exporter import MetricsExporter
-from tiered_storage.remote_log.metrics.fetch_counts import FetchCounts
+from tiered_storage.remote_log.metrics.exposition import FetchCounts
 from tiered_storage.remote_log.metrics.partition_metrics import (
     BrokerRetention,
     CopyLag,

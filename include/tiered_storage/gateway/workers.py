@@ -38,7 +38,7 @@ from tiered_storage.kafka_wire.connections.client_settings import ClientSettings
 from tiered_storage.kafka_wire.metadata import ClusterMetadata
 from tiered_storage.remote_log.context import RemoteLogContext, store_options
 from tiered_storage.remote_log.metrics.exporter import serve as serve_metrics
-from tiered_storage.remote_log.metrics.fetch_counts import CountedStorage
+from tiered_storage.remote_log.metrics.exposition import CountedStorage
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.settings.properties.types import UNLIMITED

@@ -12,7 +12,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiered_storage.remote_log.metrics.fetch_counts import FetchCounts
+from tiered_storage.remote_log.metrics.exposition import FetchCounts
 
 _KEY = "remote_log_access"
 MOST_CHARACTERS = 1000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Generic, Self, TypeVar
 from fastapi import Depends, Request
 
 from tiered_storage.errors import OutdatedMetadataError, RemoteMetadataError, StoreMismatchError, TieredStorageError
-from tiered_storage.remote_log.metrics.fetch_counts import CountedStorage
+from tiered_storage.remote_log.metrics.exposition import CountedStorage
 from tiered_storage.remote_log.metrics.stored import LagPoint, lag_history, latest_metrics
 from tiered_storage.settings.read_rights import RightsFile
 from tiered_storage_airflow.read_service.access import Metrics

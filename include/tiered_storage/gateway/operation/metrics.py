@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from tiered_storage.gateway.limits.client_quotas import ClientName
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.kafka_wire.connections.error_codes import error_name
-from tiered_storage.remote_log.metrics.fetch_counts import FetchCounts
+from tiered_storage.remote_log.metrics.exposition import FetchCounts
 from tiered_storage.remote_log.read.chunks.remote_chunks import ChunkCounts
 
 _PREFIX: Final = "remote_log_gateway"

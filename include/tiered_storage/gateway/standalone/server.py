@@ -31,7 +31,7 @@ from tiered_storage.gateway.standalone.users import Users
 from tiered_storage.gateway.workers import ended_by_signal, needs_of, serve_metrics_of, serve_until, server_tls
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
 from tiered_storage.remote_log.context import RemoteLogContext, store_options
-from tiered_storage.remote_log.metrics.fetch_counts import CountedStorage
+from tiered_storage.remote_log.metrics.exposition import CountedStorage
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.settings.read_rights import RightsFile
 from tiered_storage.settings.settings import Settings

@@ -5,7 +5,8 @@ Kafka's metric `kafka.server:type=BrokerTopicMetrics,name=RemoteCopyBytesPerSec,
 JMX exporter's usual rules for Kafka, which its dashboards expect. Those of `kafka.log.remote:type=RemoteLogManager` are
 `kafka_log_remote_remotelogmanager_…`. What Kafka has no metric for is `remote_log_…`.
 
-The answer is by topic. Partitions are named one by one only up to MOST_PARTITIONS of them.
+The answer is by topic. Partitions are named one by one only up to MOST_PARTITIONS of them. A process counts its own
+fetches (FetchCounts); all else comes from a snapshot.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, OffsetRule, RemoteLogMetrics, TopicMetrics
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.storage.remote_storage_manager import PassingStorage
 
 MOST_PARTITIONS = 1000
 KAFKA = "kafka_server_brokertopicmetrics_"
@@ -40,6 +44,47 @@ class FailureCounts:
             self.copies[each.topic] += max(0, each.segments.ended - ended)
             self.deletions[each.topic] += max(0, each.segments.deletion_attempts - attempts)
             self._seen[each.topic] = (each.segments.ended, each.segments.deletion_attempts)
+
+
+class FetchCounts:
+    """RemoteFetchRequestsPerSec, RemoteFetchBytesPerSec and RemoteFetchErrorsPerSec of this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        names = {
+            "requests": "Reads of a segment from the remote tier",
+            "bytes": "Bytes of segments read from the remote tier",
+            "errors": "Reads of a segment from the remote tier that failed",
+        }
+        self._counters = {
+            name: Counter(f"{KAFKA}remotefetch{name}", text, ["topic"], registry=self.registry)
+            for name, text in names.items()
+        }
+
+    def add(self, name: str, topic: str, count: int = 1) -> None:
+        """Add to `requests`, `bytes` or `errors` of a topic."""
+        self._counters[name].labels(topic).inc(count)
+
+
+@dataclass(frozen=True, slots=True)
+class CountedStorage(PassingStorage):
+    """Counts what is read of segments through it. That a segment has no index of a kind is no error."""
+
+    counts: FetchCounts
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int = 0, end_position: int | None = None
+    ) -> Iterator[bytes]:
+        """As RemoteStorageManager."""
+        topic = metadata.topic_id_partition.topic
+        self.counts.add("requests", topic)
+        try:
+            for piece in self.storage.fetch_log_segment(metadata, start_position, end_position):
+                self.counts.add("bytes", topic, len(piece))
+                yield piece
+        except TieredStorageError:
+            self.counts.add("errors", topic)
+            raise
 
 
 def _lag_seconds(topic: TopicMetrics) -> float | None:

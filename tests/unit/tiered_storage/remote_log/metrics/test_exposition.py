@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from support.remote_logs import a_copied_remote_log, segments_of
 from support.scraping import KAFKA, KAFKA_REMOTE, Scrape
+from tiered_storage.errors import RemoteObjectNotFoundError
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metrics.exporter import MetricsExporter
-from tiered_storage.remote_log.metrics.exposition import MOST_PARTITIONS
+from tiered_storage.remote_log.metrics.exposition import MOST_PARTITIONS, CountedStorage, FetchCounts
 from tiered_storage.remote_log.metrics.partition_metrics import BrokerRetention, CopyLag, OffsetRule, RemoteLogMetrics
 from unit.built_metrics import TAKEN_AT, many, partition_metrics
 
@@ -145,3 +149,34 @@ def test_ten_thousand_partitions_are_answered_by_topic() -> None:
     found = scraped(many(10_000, topics=20))
     assert len(found.samples) < 20 * 30
     assert found.value("remote_log_partitions", topic="topic-3") == 500
+
+
+@pytest.fixture
+def remote_log(tmp_path: Path) -> Iterator[RemoteLogManager]:
+    with a_copied_remote_log(tmp_path).open() as opened:
+        yield opened
+
+
+def fetched(counts: FetchCounts) -> list[float | None]:
+    found = Scrape.of(generate_latest(counts.registry).decode())
+    return [found.value(f"{KAFKA}remotefetch{name}_total", topic="orders") for name in ("requests", "bytes", "errors")]
+
+
+def test_reads_of_segments_are_counted_by_topic_with_their_bytes(remote_log: RemoteLogManager) -> None:
+    counts = FetchCounts()
+    storage = CountedStorage(remote_log.context.storage, counts)
+    first, second, _ = segments_of(remote_log)
+    assert fetched(counts) == [None, None, None]
+    whole = b"".join(storage.fetch_log_segment(first))
+    assert len(b"".join(storage.fetch_log_segment(second, 10, 19))) == 10
+    assert fetched(counts)[:2] == [2, len(whole) + 10]
+
+
+def test_a_failed_read_is_an_error(remote_log: RemoteLogManager) -> None:
+    counts = FetchCounts()
+    storage = CountedStorage(remote_log.context.storage, counts)
+    first, *_ = segments_of(remote_log)
+    storage.delete_log_segment_data(first)
+    with pytest.raises(RemoteObjectNotFoundError):
+        list(storage.fetch_log_segment(first))
+    assert fetched(counts) == [1, None, 1]
