@@ -2,7 +2,7 @@
 
 A task is a block of offsets of one partition, and a result is an ExportOutcome. The limits of a block depend only on
 the offsets, so its files are the same whatever segments hold them. Workers read the store and write files under
-temporary names; the submitter of the job commits them (commit.py).
+temporary names; the submitter of the job commits them (export_commit.py).
 
 Description, tasks and results name their attempt. If two exports were written to one folder, each refuses the files of
 the other: records of one table must never get into another.

@@ -15,7 +15,7 @@ from tiered_storage.remote_log.jobs.throttle import fetch_quota
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
-from tiered_storage.remote_log.tables.commit import IntervalCommit
+from tiered_storage.remote_log.tables.export_commit import IntervalCommit
 from tiered_storage.remote_log.tables.export_job import (
     ExportJob,
     ExportOutcome,

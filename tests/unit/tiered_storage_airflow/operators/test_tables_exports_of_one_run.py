@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, TieredSite
-from tiered_storage.remote_log.tables.commit import IntervalCommit
+from tiered_storage.remote_log.tables.export_commit import IntervalCommit
 from tiered_storage.remote_log.tables.export_job import ExportJob
 from tiered_storage_airflow.operators.tables import ExportTopicOperator
 from tiered_storage_airflow.runs.summary import RunSummary, summary_path
