@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tiered_storage.errors import UnsupportedTopicError
-from tiered_storage.remote_log.metadata.held_limits import HELD_LIMITS, HeldLimits, held_limits, row_id
+from tiered_storage.remote_log.metadata.held_limits import HELD_LIMITS, NOTHING_HELD, HeldLimits, held_of, row_id
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
@@ -50,9 +50,6 @@ SEGMENTS = {"segment_bytes": "segment.bytes", "segment_ms": "segment.ms"}
 """How a copy from a running cluster rolls segments, likewise."""
 
 
-NOTHING_HELD = HeldLimits()
-
-
 def effective(
     topic: Topic | None, settings: Settings, configs: TopicConfigs | None = None, held: HeldLimits = NOTHING_HELD
 ) -> TopicSettings:
@@ -76,20 +73,6 @@ def effective(
         "remote_deletion_allowed": topic.remote_deletion_allowed,
     }
     return resolved.model_copy(update=decided)
-
-
-def held_of(partition: TopicIdPartition, configs: TopicConfigs | None, topics: Topics) -> HeldLimits:
-    """Return which earlier limits of a topic's brokers still count; none if the brokers do not show `configs`.
-
-    Raises as Topics.get, and MetadataCorruptError.
-    """
-    return NOTHING_HELD if configs is None else held_limits(partition.cluster_id, partition.topic_id, topics)
-
-
-def is_held(name: str, settings: Settings, configs: TopicConfigs, held: HeldLimits) -> bool:
-    """Return whether an earlier limit of the brokers still counts in place of their present one."""
-    value = configs.limits.get(name)
-    return settings.remote_log_lowered_limit_grace_ms > 0 and value is not None and held.holds(name, value)
 
 
 def limits_of_brokers(

@@ -18,11 +18,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.opening import CLUSTER, local_place, why_hidden
 from tiered_storage.remote_log.source.partition_log import NamedPartition, UnreadablePartition
-from tiered_storage.remote_log.tiering_policy import (
-    SEGMENTS,
-    decide_partition,
-    withholds_rights,
-)
+from tiered_storage.remote_log.tiering_policy import SEGMENTS, decide_partition, withholds_rights
 
 COPY_DISABLE = "remote.log.copy.disable"
 _A_NAME = re.compile(r"[A-Za-z0-9._-]+")

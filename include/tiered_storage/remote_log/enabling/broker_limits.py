@@ -13,20 +13,12 @@ from typing import TYPE_CHECKING
 
 from tiered_storage.clock import as_date
 from tiered_storage.errors import SourceClusterError, TieredStorageError
-from tiered_storage.remote_log.metadata.held_limits import HELD_LIMITS, HeldLimits, row_id
+from tiered_storage.remote_log.metadata.held_limits import HELD_LIMITS, NOTHING_HELD, HeldLimits, is_held, row_id
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.source.opening import CLUSTER
 from tiered_storage.remote_log.source.partition_log import NamedPartition
-from tiered_storage.remote_log.tiering_policy import (
-    LIMITS,
-    NOTHING_HELD,
-    SEGMENTS,
-    Decisions,
-    TieringPolicy,
-    is_held,
-    limits_of_brokers,
-)
+from tiered_storage.remote_log.tiering_policy import LIMITS, SEGMENTS, Decisions, TieringPolicy, limits_of_brokers
 from tiered_storage.settings.settings import Settings
 from tiered_storage.settings.topics import TopicSettings
 

@@ -10,10 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 
 HELD_LIMITS: Final = "*limits"
 """The name of the rows, which no topic has; the topic id is followed by this."""
@@ -89,6 +94,9 @@ class HeldLimits:
         return Topic(cluster_id, row_id(topic_id), HELD_LIMITS, properties=properties)
 
 
+NOTHING_HELD = HeldLimits()
+
+
 def row_id(topic_id: str) -> str:
     """Return what a topic's row has in place of a topic id."""
     return topic_id + HELD_LIMITS
@@ -97,6 +105,20 @@ def row_id(topic_id: str) -> str:
 def held_limits(cluster_id: str, topic_id: str, topics: Topics) -> HeldLimits:
     """Return what counts of a topic's limits. Raises as Topics.get, and MetadataCorruptError."""
     return HeldLimits.of(topics.get(cluster_id, row_id(topic_id)))
+
+
+def held_of(partition: TopicIdPartition, configs: TopicConfigs | None, topics: Topics) -> HeldLimits:
+    """Return which earlier limits of a topic's brokers still count; none if the brokers do not show `configs`.
+
+    Raises as Topics.get, and MetadataCorruptError.
+    """
+    return NOTHING_HELD if configs is None else held_limits(partition.cluster_id, partition.topic_id, topics)
+
+
+def is_held(name: str, settings: Settings, configs: TopicConfigs, held: HeldLimits) -> bool:
+    """Return whether an earlier limit of the brokers still counts in place of their present one."""
+    value = configs.limits.get(name)
+    return settings.remote_log_lowered_limit_grace_ms > 0 and value is not None and held.holds(name, value)
 
 
 def _height(limit: int) -> float:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
+from tiered_storage.remote_log.metadata.held_limits import held_of
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
@@ -21,7 +22,7 @@ from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import PartitionLog
 from tiered_storage.remote_log.source.segment_age import is_indexed_before
 from tiered_storage.remote_log.source.segment_source import configured_partitions
-from tiered_storage.remote_log.tiering_policy import effective, held_of
+from tiered_storage.remote_log.tiering_policy import effective
 from tiered_storage.settings.topics import TopicSettings
 
 PlanLocal: TypeAlias = Callable[[PartitionLog, TopicSettings, int], LocalRetentionPlan]
