@@ -34,8 +34,8 @@ from support.remote_logs import (
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.job import CopyJob
+from tiered_storage.remote_log.copy.tasks import CommitReport
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,

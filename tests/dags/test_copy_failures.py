@@ -19,9 +19,8 @@ from dags.airflow_runs import AirflowHome
 from support.command_line import mentions
 from support.tiered_site import TIERED, TieredSite, partition
 from tiered_storage.errors import LogDirectoryLockedError, MetadataUnavailableError
-from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.start import BegunCopy
-from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan
+from tiered_storage.remote_log.copy.tasks import CommitReport, CopyOutcome, CopyPlan
 from tiered_storage.remote_log.jobs.worker import JOB_SECRETS
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of

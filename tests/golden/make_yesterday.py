@@ -18,8 +18,7 @@ import yaml
 import tiered_storage
 from golden.earlier_versions import CLUSTER_ID, FOLDER, PLACE, RUN, generation, open_at, work_files
 from support.remote_logs import SIZES, a_remote_log, topic_id
-from tiered_storage.remote_log.copy.commit import CommitReport
-from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan
+from tiered_storage.remote_log.copy.tasks import CommitReport, CopyOutcome, CopyPlan
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan

@@ -32,8 +32,7 @@ from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.record import Record
-from tiered_storage.remote_log.copy.commit import CommitReport
-from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.copy.tasks import CommitReport, CopyOutcome
 from tiered_storage.remote_log.manager import RemoteLogManager
 
 SEGMENT_BYTES = 4096

@@ -26,9 +26,8 @@ from support.remote_logs import (
 from tiered_storage.errors import DeletionRefusedError, LeaseHeldError, OutdatedMetadataError, UntrustedMessageError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.context import store_options
-from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.job import CopyJob, CopyJobDescription
-from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan
+from tiered_storage.remote_log.copy.tasks import CommitReport, CopyOutcome, CopyPlan
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION, VERSION_TABLE

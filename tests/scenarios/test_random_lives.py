@@ -40,8 +40,7 @@ from tiered_storage.errors import ConfigurationError, DeletionRefusedError, Tier
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit.report import AnomalyKind
 from tiered_storage.remote_log.context import store_options
-from tiered_storage.remote_log.copy.commit import CommitReport
-from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan
+from tiered_storage.remote_log.copy.tasks import CommitReport, CopyOutcome, CopyPlan
 from tiered_storage.remote_log.lineage import contradiction
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import (

@@ -32,10 +32,9 @@ from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.remote_log.context import store_options
-from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.copier import CopySizes
 from tiered_storage.remote_log.copy.start import BegunCopy
-from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.copy.tasks import CommitReport, CopyOutcome
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_state
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import file_identity

@@ -50,8 +50,8 @@ from tiered_storage.remote_log.retention.due_segments import PendingDeletion
 from tiered_storage.remote_log.tiering_policy import effective
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.copy.commit import CommitReport
     from tiered_storage.remote_log.copy.start import BegunCopy
+    from tiered_storage.remote_log.copy.tasks import CommitReport
     from tiered_storage.remote_log.retention.expiry import ExpiryPlan
     from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
     from tiered_storage.remote_log.retention.past_retention import PastRetention

@@ -27,8 +27,7 @@ from tiered_storage.cli.read import show_notices
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.audit.report import AuditReport
 from tiered_storage.remote_log.context import store_options
-from tiered_storage.remote_log.copy.commit import CommitReport
-from tiered_storage.remote_log.copy.tasks import CopyPlan
+from tiered_storage.remote_log.copy.tasks import CommitReport, CopyPlan
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import Finding
 from tiered_storage.remote_log.progress import unreported

@@ -34,10 +34,9 @@ from tiered_storage.settings.settings import Settings
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.audit.checks import RemoteLogChecks
-    from tiered_storage.remote_log.copy.commit import CommitReport
     from tiered_storage.remote_log.copy.job import CopyJob
     from tiered_storage.remote_log.copy.start import BegunCopy
-    from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan
+    from tiered_storage.remote_log.copy.tasks import CommitReport, CopyOutcome, CopyPlan
     from tiered_storage.remote_log.model import Finding
     from tiered_storage.remote_log.read.chunks.fetch_deadline import ReadTiming
     from tiered_storage.remote_log.read.log_reader import RemoteLogReader

@@ -126,8 +126,7 @@ class FinishRepairOperator(RemoteLogOperator):
         """Carry out the rest of the plan, as far as it still holds."""
         from dataclasses import replace
 
-        from tiered_storage.remote_log.copy.commit import CommitReport
-        from tiered_storage.remote_log.copy.tasks import CopyPlan
+        from tiered_storage.remote_log.copy.tasks import CommitReport, CopyPlan
         from tiered_storage.remote_log.repair.plan import RepairPlan
         from tiered_storage.remote_log.repair.repairs import RepairReport
 

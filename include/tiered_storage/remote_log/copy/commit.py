@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, SourceClusterError, TieredStorageError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.copy.tasks import CommitReport, CopyOutcome
 from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_states
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
@@ -32,27 +32,6 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.context import RemoteLogContext
 
 _STARTED = SegmentState.COPY_SEGMENT_STARTED
-
-
-@dataclass(frozen=True, slots=True)
-class CommitReport:
-    """What became visible to readers, and what a person must check: failed copies and damaged files.
-
-    `is_undecided`: the same commit may be retried, since nothing was written for some partition. A lease that is lost,
-    or that older metadata gave, rules a retry out.
-    """
-
-    committed: tuple[RemoteLogSegmentMetadata, ...]
-    failures: tuple[Finding, ...]
-    damages: tuple[Finding, ...]
-    notices: tuple[Finding, ...]
-    retriable: bool
-    is_undecided: bool = False
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether everything requested was done and no damage was found."""
-        return not self.failures and not self.damages
 
 
 def commit_copy(outcomes: Iterable[CopyOutcome], context: RemoteLogContext) -> CommitReport:

@@ -1,6 +1,7 @@
 """What a copy run writes between its steps: one JSON object a line, so that tasks pass each other only paths.
 
-plan (CopyPlan) -> begun (CopyTask, one a segment) -> copied (CopyOutcome, one a segment) -> committed
+plan (CopyPlan) -> begun (CopyTask, one a segment) -> copied (CopyOutcome, one a segment) ->
+committed (CommitReport)
 """
 
 from __future__ import annotations
@@ -186,3 +187,24 @@ class CopyOutcome:
             size=self.rolled.size,
             leader_epochs=self.rolled.leader_epochs,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReport:
+    """What became visible to readers, and what a person must check: failed copies and damaged files.
+
+    `is_undecided`: the same commit may be retried, since nothing was written for some partition. A lease that is lost,
+    or that older metadata gave, rules a retry out.
+    """
+
+    committed: tuple[RemoteLogSegmentMetadata, ...]
+    failures: tuple[Finding, ...]
+    damages: tuple[Finding, ...]
+    notices: tuple[Finding, ...]
+    retriable: bool
+    is_undecided: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything requested was done and no damage was found."""
+        return not self.failures and not self.damages

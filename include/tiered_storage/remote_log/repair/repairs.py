@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 from tiered_storage.remote_log.audit.report import AuditReport
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.forked_log import forked_copies
 from tiered_storage.remote_log.copy.plan import CopySelection, plan_copy
 from tiered_storage.remote_log.copy.sent_records import why_other_records
-from tiered_storage.remote_log.copy.tasks import CopyPlan
+from tiered_storage.remote_log.copy.tasks import CommitReport, CopyPlan
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.jobs.throttle import audit_limit, fetch_quota
 from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, TopicIdPartition, finding_of

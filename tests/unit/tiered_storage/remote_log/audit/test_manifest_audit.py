@@ -28,8 +28,7 @@ from support.remote_logs import (
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind
 from tiered_storage.remote_log.context import store_options
-from tiered_storage.remote_log.copy.commit import CommitReport
-from tiered_storage.remote_log.copy.tasks import CopyPlan
+from tiered_storage.remote_log.copy.tasks import CommitReport, CopyPlan
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
 from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata

@@ -18,7 +18,7 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     RemoteStorageError,
 )
-from tiered_storage.remote_log.copy.commit import CommitReport
+from tiered_storage.remote_log.copy.tasks import CommitReport
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, GuardedSafety
 from tiered_storage.remote_log.metadata.metadata_store import Generation

@@ -32,8 +32,7 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import OutdatedMetadataError
 from tiered_storage.remote_log.audit.report import AnomalyKind
-from tiered_storage.remote_log.copy.commit import CommitReport
-from tiered_storage.remote_log.copy.tasks import CopyPlan, PlannedSegment
+from tiered_storage.remote_log.copy.tasks import CommitReport, CopyPlan, PlannedSegment
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.jobs import throttle
 from tiered_storage.remote_log.jobs.throttle import Quota, QuotaLimit, RateLimit

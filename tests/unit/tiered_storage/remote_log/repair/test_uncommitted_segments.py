@@ -35,8 +35,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, w
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.remote_log.audit.report import AnomalyKind
 from tiered_storage.remote_log.context import store_options
-from tiered_storage.remote_log.copy.commit import CommitReport
-from tiered_storage.remote_log.copy.tasks import CopyPlan
+from tiered_storage.remote_log.copy.tasks import CommitReport, CopyPlan
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import (
