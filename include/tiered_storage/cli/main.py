@@ -28,11 +28,11 @@ COMMANDS = {
     "copy": {
         "plan": "Show which closed segments a copy would copy, and which it leaves out and why. Changes nothing.",
         "copy": "Copy closed segments to the remote tier and commit their metadata, in this process.",
+    },
+    "delete": {
         "retain": "Delete local segments that are past local retention and safe in the remote tier, if deletion is "
         "allowed.",
         "expire": "Delete what is past total retention, if deletion is allowed, and clean up after unfinished copies.",
-    },
-    "delete": {
         "delete-records": "Delete the records of a partition before an offset, if remote deletion is allowed.",
         "delete-topic": "Delete all remote data of one incarnation of a topic, if remote deletion is allowed. Local "
         "data stay.",

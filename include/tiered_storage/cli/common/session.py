@@ -55,6 +55,7 @@ PartitionsOption = Annotated[
     str | None,
     typer.Option("--partitions", help="Partition numbers, such as 0,2-4; default: all.", show_default=False),
 ]
+LimitOption = Annotated[int | None, typer.Option("--max-segments", min=1, help="At most this many segments.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
 
