@@ -27,7 +27,6 @@ from tiered_storage.remote_log.storage.clients.object_client import (
     StoreReserve,
     WrittenObject,
     check_object_name,
-    discard_unfinished,
     temporary_name,
 )
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
@@ -36,12 +35,10 @@ from tiered_storage.remote_log.storage.commit_marker import CommitMarker, Stored
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.documents.object_names import (
     STORE_CLOCK,
-    ObjectKind,
     SegmentObjectName,
     SegmentObjectNames,
     parse_object_name,
     parse_partition_manifest_name,
-    partition_folder,
     segment_object_names,
 )
 from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifests
@@ -61,6 +58,7 @@ from tiered_storage.remote_log.storage.encoded_segments import (
 from tiered_storage.remote_log.storage.index_bundle import build_bundle
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, delete_singly
+from tiered_storage.remote_log.storage.segment_deletion import delete_objects_of
 from tiered_storage.remote_log.storage.stored_segments import StoredSegments, names_of
 from tiered_storage.remote_log.storage.transforms.aws_kms import KmsClients, usual_clients
 from tiered_storage.remote_log.storage.transforms.encoding import PLAIN
@@ -203,50 +201,14 @@ class ObjectRemoteStorageManager(ListableStorage):
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete the segment's objects, the marker first."""
-        for error in self._delete_all([metadata]).values():
+        for error in delete_objects_of([metadata], self._client, self.list_objects).values():
             raise error
 
     def delete_segments(self, segments: Sequence[RemoteLogSegmentMetadata]) -> Mapping[str, TieredStorageError]:
         """See ListableStorage."""
         if type(self).delete_log_segment_data is not ObjectRemoteStorageManager.delete_log_segment_data:
             return delete_singly(self, segments)
-        return self._delete_all(segments)
-
-    def _delete_all(self, segments: Sequence[RemoteLogSegmentMetadata]) -> dict[str, TieredStorageError]:
-        failed: dict[str, TieredStorageError] = {}
-        segments = list(self._with_true_starts(segments, failed))
-        names = {segment.segment_id.id: names_of(segment) for segment in segments}
-        for of_markers in (True, False):
-            left = [segment for segment in segments if segment.segment_id.id not in failed]
-            segment_of = {
-                f"{names[segment.segment_id.id].stem}.{kind}": segment.segment_id.id
-                for segment in left
-                for kind in ((ObjectKind.COMMIT_MARKER,) if of_markers else _kinds_beside_marker(segment))
-            }
-            for name, error in self._client.delete_many(list(segment_of)).items():
-                failed.setdefault(segment_of[name], error)
-        try:
-            discard_unfinished(self._client, {of_one.stem for of_one in names.values()})
-        except RemoteStorageError as error:
-            return dict.fromkeys(names, error) | failed
-        return failed
-
-    def _with_true_starts(
-        self, segments: Sequence[RemoteLogSegmentMetadata], failed: dict[str, TieredStorageError]
-    ) -> Iterator[RemoteLogSegmentMetadata]:
-        """Yield `segments`; one with bounds only as often as objects with its id are listed, by their start offset."""
-        bounded = {segment.segment_id: segment for segment in segments if segment.is_bounded_only}
-        yield from (segment for segment in segments if segment.segment_id not in bounded)
-        for partition in dict.fromkeys(each.topic_id_partition for each in bounded):
-            found: dict[tuple[RemoteLogSegmentId, int], None] = {}
-            try:
-                for listed in self.list_objects(partition_folder(partition)):
-                    if listed.segment is not None and listed.segment.segment_id in bounded:
-                        found[listed.segment.segment_id, listed.segment.base_offset] = None
-            except RemoteStorageError as error:
-                failed |= {each.id: error for each in bounded if each.topic_id_partition == partition}
-                continue
-            yield from (replace(bounded[segment_id], start_offset=start) for segment_id, start in found)
+        return delete_objects_of(segments, self._client, self.list_objects)
 
     def delete_objects(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         """See ListableStorage."""
@@ -364,18 +326,6 @@ class ObjectRemoteStorageManager(ListableStorage):
 
     def _put_bytes(self, name: str, content: bytes, *, more_follows: bool) -> WrittenObject:
         return self._client.put(name, len(content), iter((memoryview(content),)), more_follows=more_follows)
-
-
-def _kinds_beside_marker(segment: RemoteLogSegmentMetadata) -> tuple[ObjectKind, ...]:
-    """Return the kinds of objects that a segment can have beside its commit marker."""
-    every = (ObjectKind.INDEXES, ObjectKind.DATA, ObjectKind.KEY)
-    if segment.custom_metadata is None:
-        return every
-    try:
-        is_encrypted = CommitMarker.from_custom_metadata(segment, segment.custom_metadata).is_encrypted
-    except (RemoteObjectCorruptError, LaterVersionError):
-        return every
-    return every if is_encrypted else every[:2]
 
 
 def _plain(written: WrittenObject) -> SentSegment:
