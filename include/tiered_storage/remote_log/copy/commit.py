@@ -24,7 +24,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
-from tiered_storage.remote_log.source.segment_source import LooksAtMany, SegmentSource
+from tiered_storage.remote_log.source.segment_source import BulkLookup, SegmentSource
 from tiered_storage.remote_log.tiering_policy import refuse_log
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ class _LocalLogs:
 
     def of(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Return the log of one of them; None if it is not there. Raises as SegmentSource.partition."""
-        if not isinstance(self._source, LooksAtMany):
+        if not isinstance(self._source, BulkLookup):
             return self._source.partition(partition)
         if self._error is not None:
             # A cluster that is out of reach is waited for once.

@@ -34,7 +34,7 @@ from tiered_storage.remote_log.restore.request import RestoredPartition, Restore
 from tiered_storage.remote_log.restore.uncovered import KnownPartition, find_uncovered
 from tiered_storage.remote_log.restore.validation import Validation
 from tiered_storage.remote_log.source.partition_log import PartitionLog, epochs_within
-from tiered_storage.remote_log.source.segment_source import LooksAtMany
+from tiered_storage.remote_log.source.segment_source import BulkLookup
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
@@ -273,7 +273,7 @@ class RemoteLogRestores:
         Raises SourceClusterError and ConfigurationError if brokers cannot be asked.
         """
         source = self.context.source
-        if partitions and isinstance(source, LooksAtMany):
+        if partitions and isinstance(source, BulkLookup):
             # All together: brokers are often down when their logs are lost, and are waited for once.
             found = source.partitions_of(partitions, seconds=BROKERS_SECONDS).values()
             yield from (log for log in found if isinstance(log, PartitionLog))

@@ -158,7 +158,7 @@ class FetchSource:
     def partitions_of(
         self, wanted: Collection[TopicIdPartition], *, seconds: float | None = None
     ) -> dict[TopicIdPartition, PartitionLog | UnreadablePartition]:
-        """As LooksAtMany: with a few requests to each broker, however many partitions it leads."""
+        """As BulkLookup: with a few requests to each broker, however many partitions it leads."""
         with self._lock:
             found = self._metadata({partition.topic for partition in wanted}, seconds or CALL_SECONDS)
             there = [partition for partition in wanted if self._is_there(found, partition)]

@@ -235,7 +235,7 @@ class SegmentSource(Protocol):
 
 
 @runtime_checkable
-class LooksAtMany(Protocol):
+class BulkLookup(Protocol):
     """What a SegmentSource also offers if it looks at many partitions together for hardly more than the cost of one."""
 
     def partitions_of(
