@@ -175,7 +175,7 @@ class Hdfs:
         return None
 
     def discard_unfinished_many(self, stems: Collection[str]) -> None:
-        """See LeavesTemporaryObjects; reads each folder once."""
+        """See HasTemporaryObjects; reads each folder once."""
         by_folder: defaultdict[str, list[str]] = defaultdict(list)
         for stem in stems:
             folder, _, start = self._path(stem).rpartition("/")

@@ -219,7 +219,7 @@ class LocalDirectory:
         return failed
 
     def discard_unfinished_many(self, stems: Collection[str]) -> None:
-        """See LeavesTemporaryObjects; reads each folder once."""
+        """See HasTemporaryObjects; reads each folder once."""
         by_folder: defaultdict[str, set[str]] = defaultdict(set)
         for stem in stems:
             check_object_name(stem)

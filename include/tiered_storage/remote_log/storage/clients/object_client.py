@@ -127,7 +127,7 @@ class ObjectClient(Protocol):
 
 
 @runtime_checkable
-class LeavesTemporaryObjects(Protocol):
+class HasTemporaryObjects(Protocol):
     """A second protocol, of an ObjectClient whose killed writers leave objects under temporary names."""
 
     def discard_unfinished_many(self, stems: Collection[str]) -> None:
@@ -140,7 +140,7 @@ def discard_unfinished(client: ObjectClient, stems: Collection[str]) -> None:
 
     Raises what the store raises.
     """
-    if isinstance(client, LeavesTemporaryObjects):
+    if isinstance(client, HasTemporaryObjects):
         client.discard_unfinished_many(stems)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.clients.object_client import (
-    LeavesTemporaryObjects,
+    HasTemporaryObjects,
     ObjectClient,
     discard_unfinished,
 )
@@ -35,5 +35,5 @@ def test_temporary_objects_are_discarded_in_a_store_that_leaves_them(tmp_path: P
 def test_a_bucket_leaves_no_temporary_objects_and_is_not_asked() -> None:
     bucket = ObjectStore("s3://bucket/prefix", ObjectStoreOptions(region="r", endpoint="https://127.0.0.1:1"))
 
-    assert not isinstance(bucket, LeavesTemporaryObjects)
+    assert not isinstance(bucket, HasTemporaryObjects)
     discard_unfinished(bucket, ["mine"])
