@@ -306,7 +306,7 @@ def test_no_path_leaves_a_source() -> None:
 
 def test_only_the_border_of_stores_asks_what_kind_a_storage_is() -> None:
     """All others ask as_listable or listing_storage: a user's own class may be of any kind."""
-    storages = {"ListableStorage", "ObjectRemoteStorageManager", "PassingStorage"}
+    storages = {"ListableStorage", "ObjectRemoteStorageManager", "DelegatingStorage"}
     clients = {"LocalDirectory", "ObjectStore", "Hdfs"}
     metadata = {"GenerationGuard", "GuardedTopics", "GuardedSafety"}
     kinds = {*storages, *clients, *metadata, *_classes_below(f"{REMOTE}.metadata.sql")}

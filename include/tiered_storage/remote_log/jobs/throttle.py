@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage.remote_storage_manager import PassingStorage
+from tiered_storage.remote_log.storage.remote_storage_manager import DelegatingStorage
 from tiered_storage.settings.settings import Settings
 
 UNLIMITED = -1
@@ -228,7 +228,7 @@ class ReportingLimit(RateLimit):
 
 
 @dataclass(frozen=True, slots=True)
-class LimitedReads(PassingStorage):
+class LimitedReads(DelegatingStorage):
     """The RemoteStorageManager `storage`, whose segments are fetched within `limit`. Indexes do not count."""
 
     limit: RateLimit

@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, OffsetRule, RemoteLogMetrics, TopicMetrics
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.storage.remote_storage_manager import PassingStorage
+from tiered_storage.remote_log.storage.remote_storage_manager import DelegatingStorage
 
 MOST_PARTITIONS = 1000
 KAFKA = "kafka_server_brokertopicmetrics_"
@@ -67,7 +67,7 @@ class FetchCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class CountedStorage(PassingStorage):
+class CountedStorage(DelegatingStorage):
     """Counts what is read of segments through it. That a segment has no index of a kind is no error."""
 
     counts: FetchCounts

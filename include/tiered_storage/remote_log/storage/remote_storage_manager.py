@@ -102,7 +102,7 @@ class RemoteStorageManager(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PassingStorage:
+class DelegatingStorage:
     """A RemoteStorageManager that passes every call on to `storage`; base of those that watch or limit some calls."""
 
     storage: RemoteStorageManager

@@ -18,7 +18,7 @@ from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.batch_stream import BatchStream, checked_batches, fetch_whole
-from tiered_storage.remote_log.storage.remote_storage_manager import PassingStorage
+from tiered_storage.remote_log.storage.remote_storage_manager import DelegatingStorage
 
 BATCHES = [encode_batch(records(start, start + BATCH_RECORDS)) for start in range(0, 40, BATCH_RECORDS)]
 SEGMENT = b"".join(BATCHES)
@@ -62,7 +62,7 @@ def test_a_segment_that_ends_inside_a_batch_is_refused_without_waiting_for_more(
         streamed(SEGMENT[:-1], [100, 200])
 
 
-class Shortened(PassingStorage):
+class Shortened(DelegatingStorage):
     """A storage that checks nothing and leaves out the last byte."""
 
     def fetch_log_segment(
