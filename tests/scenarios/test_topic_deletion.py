@@ -34,7 +34,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.remote_log.model import HeldFinding, PartitionDeleteState, TopicIdPartition
+from tiered_storage.remote_log.model import LeaseHeldFinding, PartitionDeleteState, TopicIdPartition
 
 NEW_LIFE = topic_id("orders, created again")
 NEW_ORDERS_0 = replace(ORDERS_0, topic_id=NEW_LIFE)
@@ -132,7 +132,7 @@ def test_a_copy_that_is_under_way_when_its_topic_is_marked(tmp_path: Path) -> No
         plan = remote_log.deletions.plan_topic_deletion("orders")
         marked, [left] = remote_log.deletions.mark_topic_deleted(plan, "delete-topic")
         assert marked == ()
-        assert isinstance(left, HeldFinding)
+        assert isinstance(left, LeaseHeldFinding)
         assert "a copy" in left.message
 
         files.clock.now += remote_log.context.settings.lease_duration_ms + 1

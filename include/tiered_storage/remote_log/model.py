@@ -329,18 +329,18 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class PassingFinding(Finding):
+class TransientFinding(Finding):
     """A finding that may be gone at a retry without action by a person."""
 
 
 @dataclass(frozen=True, slots=True)
-class HeldFinding(PassingFinding):
+class LeaseHeldFinding(TransientFinding):
     """Another owner holds the partition now."""
 
 
 def finding_of(partition: TopicIdPartition, error: TieredStorageError | OSError) -> Finding:
     """Return the finding that `partition` was left out because of `error`."""
     if isinstance(error, LeaseHeldError):
-        return HeldFinding(str(partition), str(error))
+        return LeaseHeldFinding(str(partition), str(error))
     passes = isinstance(error, OSError) or error.retriable
-    return (PassingFinding if passes else Finding)(str(partition), str(error))
+    return (TransientFinding if passes else Finding)(str(partition), str(error))

@@ -103,14 +103,14 @@ class MarkDeletedOperator(RemoteLogOperator):
 
     def execute(self, context: Context) -> str:
         """Mark all that can be marked. Fails for partitions that no later task reports, with a retry if it may help."""
-        from tiered_storage.remote_log.model import Finding, HeldFinding, TopicIdPartition
+        from tiered_storage.remote_log.model import Finding, LeaseHeldFinding, TopicIdPartition
         from tiered_storage.remote_log.retention.expiry import ExpiryRun
 
         with self.opened() as remote_log:
             skip_unless_asked_for_or_armed(remote_log, context)
             [run] = remote_log.context.work.read(own_path(context, self.plan), ExpiryRun)
             done, left = remote_log.deletions.mark_expired(run.plans, lease_owner(context))
-            refused = [finding for finding in left if not isinstance(finding, HeldFinding)]
+            refused = [finding for finding in left if not isinstance(finding, LeaseHeldFinding)]
             path = f"runs/{task_folder(context)}/not-marked.jsonl"
             remote_log.context.work.write(path, [*run.left_alone, *refused], Finding)
             keep_done(remote_log, context, "marked", done, TopicIdPartition)
@@ -141,7 +141,7 @@ class DeleteSegmentsOperator(SelectingOperator):
 
         Then fail for segments that were not marked: the next run plans them again.
         """
-        from tiered_storage.remote_log.model import Finding, HeldFinding, RemoteLogSegmentMetadata
+        from tiered_storage.remote_log.model import Finding, LeaseHeldFinding, RemoteLogSegmentMetadata
         from tiered_storage.remote_log.progress import TaskProgress
 
         with self.opened() as remote_log:
@@ -155,7 +155,7 @@ class DeleteSegmentsOperator(SelectingOperator):
             )
             keep_done(remote_log, context, "deleted", report.deleted, RemoteLogSegmentMetadata)
             keep_done(remote_log, context, "not-deleted", (*report.failures, *report.left), Finding)
-            failures = [*report.failures, *(each for each in report.left if not isinstance(each, HeldFinding))]
+            failures = [*report.failures, *(each for each in report.left if not isinstance(each, LeaseHeldFinding))]
             for finding in report.left:
                 self.log.warning("%s is left to the next run: %s", finding.partition, finding.message)
             summarize(

@@ -191,9 +191,9 @@ def skip_unless_asked_for_or_armed(remote_log: RemoteLogManager, context: Mappin
 
 def fail_for(findings: Sequence[Finding], introduction: str) -> None:
     """Fail for `findings` if there are any, with a retry if one of them may pass by itself."""
-    from tiered_storage.remote_log.model import PassingFinding
+    from tiered_storage.remote_log.model import TransientFinding
 
-    if any(isinstance(finding, PassingFinding) for finding in findings):
+    if any(isinstance(finding, TransientFinding) for finding in findings):
         raise AirflowException(f"{introduction}: {described(findings)}")
     if findings:
         raise AirflowFailException(f"{introduction}: {described(findings)}")
@@ -201,9 +201,9 @@ def fail_for(findings: Sequence[Finding], introduction: str) -> None:
 
 def fail_for_left(left: Sequence[Finding], introduction: str) -> None:
     """Fail for what is `left` of a requested deletion, with a retry if one finding may pass by itself."""
-    from tiered_storage.remote_log.model import PassingFinding
+    from tiered_storage.remote_log.model import TransientFinding
 
-    if any(isinstance(finding, PassingFinding) for finding in left):
+    if any(isinstance(finding, TransientFinding) for finding in left):
         raise AirflowException(
             f"{introduction}: {described(left)}; the next try retries; if every try fails, trigger the DAG again"
         )

@@ -49,7 +49,7 @@ from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 from tiered_storage.remote_log.copy.tasks import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.model import Finding, PassingFinding, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.model import Finding, SegmentState, TopicIdPartition, TransientFinding
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
 from tiered_storage.remote_log.source.partition_log import PartitionLog, RollRules, UnsegmentedLog
@@ -457,7 +457,7 @@ def test_a_finding_names_its_partition_once() -> None:
         str(finding)
         for finding in (
             Finding("orders-0", "it is locked"),
-            PassingFinding("orders-0", "orders-0: it is locked"),
+            TransientFinding("orders-0", "orders-0: it is locked"),
             Finding("", "it is locked"),
         )
     ]

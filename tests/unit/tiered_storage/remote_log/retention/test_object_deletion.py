@@ -22,7 +22,7 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import DeletionRefusedError, RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.model import HeldFinding, RemoteLogSegmentMetadata
+from tiered_storage.remote_log.model import LeaseHeldFinding, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.retention.object_deletion import DeletionReport
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
@@ -210,7 +210,7 @@ def test_a_failure_of_one_partition_stops_no_other_of_its_group(tmp_path: Path) 
         report = stamped(with_context(remote_log, storage=storage)).deletions.delete_marked("delete")
 
         assert starts_by_partition(report) == [("orders-2", 0), ("orders-3", 0)]
-        assert [(each.partition, isinstance(each, HeldFinding)) for each in report.left] == [("orders-0", True)]
+        assert [(each.partition, isinstance(each, LeaseHeldFinding)) for each in report.left] == [("orders-0", True)]
         assert [(each.partition, each.message.rpartition(" ")[2]) for each in report.failures] == [("orders-1", "away")]
         assert [str(one.segment_id.topic_id_partition) for one in remote_log.context.safety.failures()] == ["orders-1"]
 

@@ -30,7 +30,7 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
-from tiered_storage.remote_log.model import HeldFinding, Lease, PartitionDeleteState, TopicIdPartition
+from tiered_storage.remote_log.model import Lease, LeaseHeldFinding, PartitionDeleteState, TopicIdPartition
 from tiered_storage.remote_log.retention.object_deletion import DeletionReport, ObjectDeletion
 from unit.tiered_storage.remote_log.retention.replaced_topics import show_created_again
 
@@ -225,7 +225,7 @@ def test_a_partition_that_is_held_is_reported_and_deleted_by_the_next_run(files:
         plan = remote_log.deletions.plan_topic_deletion("orders")
         marked, [left] = remote_log.deletions.mark_topic_deleted(plan, "delete-topic")
         assert marked == ()
-        assert isinstance(left, HeldFinding)
+        assert isinstance(left, LeaseHeldFinding)
         assert "a copy" in left.message
 
         remote_log.context.leases.release(lease)

@@ -32,7 +32,7 @@ from tiered_storage.remote_log.copy.tasks import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import (
-    HeldFinding,
+    LeaseHeldFinding,
     PartitionDeleteState,
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
@@ -280,7 +280,7 @@ def test_a_partition_that_somebody_works_on_is_left_and_reported(files: RemoteLo
         held_by(remote_log, "a run of expire")
         done, [left] = remote_log.deletions.undelete("orders", "ada")
         assert done == []
-        assert isinstance(left, HeldFinding)
+        assert isinstance(left, LeaseHeldFinding)
         assert "a run of expire" in left.message
         assert states_of(remote_log)[0] == (0, DELETING)
 
