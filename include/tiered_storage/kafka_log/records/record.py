@@ -123,18 +123,18 @@ def _append_bytes(out: bytearray, value: bytes | None) -> None:
     out += value
 
 
-class MendedText(str):
+class LossyText(str):
     """Text with U+FFFD in place of invalid UTF-8: encoding it again does not give the original bytes."""
 
     __slots__ = ()
 
 
 def decode_header_key(key: bytes) -> str:
-    """Return a header's key; MendedText if it is not UTF-8, as Java's consumers get it: brokers accept it."""
+    """Return a header's key; LossyText if it is not UTF-8, as Java's consumers get it: brokers accept it."""
     try:
         return key.decode()
     except UnicodeDecodeError:
-        return MendedText(key.decode(errors="replace"))
+        return LossyText(key.decode(errors="replace"))
 
 
 def decode_records(data: bytes, header: RecordBatch, *, source: str, source_position: int) -> Iterator[Record]:

@@ -18,7 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError, TargetClusterError
-from tiered_storage.kafka_log.records.record import MendedText, Record
+from tiered_storage.kafka_log.records.record import LossyText, Record
 from tiered_storage.remote_log.jobs.throttle import NO_LIMIT, LimitedReads, RateLimit
 from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.restore.committed import CommittedRecords
@@ -205,7 +205,7 @@ class _MendedKeys:
     def noted(self, partition: object, records: Iterable[Record]) -> Iterator[Record]:
         """Yield `records`, counting those."""
         for record in records:
-            if any(isinstance(key, MendedText) for key, _ in record.headers):
+            if any(isinstance(key, LossyText) for key, _ in record.headers):
                 self.first = self.first or f"{partition}, offset {record.offset}"
                 self.count += 1
             yield record
