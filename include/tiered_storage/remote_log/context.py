@@ -177,7 +177,7 @@ def stop_by_metadata_alone(settings: Settings, reason: str, said_by: str, clock:
         return store.safety.stopped()
 
 
-def _ensure_nobodys(storage: RemoteStorageManager, settings: Settings) -> None:
+def _ensure_unowned(storage: RemoteStorageManager, settings: Settings) -> None:
     """Raise MetadataMissingError if the object store belongs to metadata, which are missing."""
     listable = as_listable(storage)
     identity = None if listable is None else listable.find_identity()
@@ -242,7 +242,7 @@ class RemoteLogContext:
             described, scratch = settings, None
             is_new = not _are_metadata_there(settings)
             if is_new:
-                _ensure_nobodys(storage, settings)
+                _ensure_unowned(storage, settings)
             # Before the metadata: if it cannot be opened, no new metadata may be left.
             messages = opened.enter_context(closing(open_object_client(settings.work_url, options)))
             if is_new and only_looks:
