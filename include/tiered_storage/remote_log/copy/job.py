@@ -208,7 +208,7 @@ def _copied(
         entered.extend(islice(lanes, 1))
         return entered[-1] if entered and entered[-1].can_begin else None
 
-    begin = None if limit.is_unlimited else _let_others_go_first
+    begin = None if limit.is_unlimited else _lower_priority
     with ThreadPoolExecutor(COPIES_AT_ONCE, initializer=begin) as pool:
         while True:
             while not broken and len(busy) < COPIES_AT_ONCE and (lane := free_lane()) is not None:
@@ -224,7 +224,7 @@ def _copied(
         copying.result()
 
 
-def _let_others_go_first() -> None:
+def _lower_priority() -> None:
     """Give this thread the least priority on its processors: a broker may run beside it."""
     # Where this is forbidden, a copy takes its turn as others do.
     with suppress(OSError):
