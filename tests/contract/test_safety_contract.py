@@ -202,7 +202,7 @@ def test_control_characters_are_removed_from_texts(safety: Safety) -> None:
     stopped = safety.stopped()
     assert stopped is not None
     message = safety.audit_results("cluster-1", "topic-id-of-orders")[0].message
-    for text in (stopped.reason, stopped.said_by, message, next(safety.failures()).error):
+    for text in (stopped.reason, stopped.stopped_by, message, next(safety.failures()).error):
         assert text == " [2Jgröße  all is well "
 
 

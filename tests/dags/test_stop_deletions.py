@@ -20,10 +20,10 @@ def rights(site: TieredSite, text: str = ADMINS) -> Path:
     return path
 
 
-def said_by(site: TieredSite) -> str | None:
+def stopped_by(site: TieredSite) -> str | None:
     with site.open() as remote_log:
         stop = remote_log.context.safety.stopped()
-    return None if stop is None else stop.said_by
+    return None if stop is None else stop.stopped_by
 
 
 def test_while_deletions_are_stopped_nothing_is_deleted_and_runs_that_would_delete_say_why(
@@ -107,13 +107,13 @@ def test_only_an_admin_lifts_a_stop(
     named = {} if text is None else {"read_service_rights_file": str(rights(site, text))}
     site.configure({"orders": DELETABLE}, **named)
     assert airflow.run("stop_deletions", {"by": "ada"}, user="bob").state == "success"
-    assert said_by(site) == "bob"
+    assert stopped_by(site) == "bob"
 
     refused = airflow.run("stop_deletions", conf, user=user)
 
     assert refused.state == "failed"
     assert why in refused.messages
-    assert said_by(site) == "bob"
+    assert stopped_by(site) == "bob"
 
 
 def test_clearing_the_run_of_an_admin_lifts_no_later_stop(airflow: AirflowHome, site: TieredSite) -> None:
@@ -121,11 +121,11 @@ def test_clearing_the_run_of_an_admin_lifts_no_later_stop(airflow: AirflowHome, 
     site.configure({"orders": DELETABLE}, read_service_rights_file=str(rights(site)))
     airflow.run("stop_deletions", {"reason": "first"}, user="bob")
     lifting = airflow.run("stop_deletions", {"lift": True}, user="ada")
-    assert said_by(site) is None
+    assert stopped_by(site) is None
     airflow.run("stop_deletions", {"reason": "second"}, user="bob")
 
     cleared = airflow.run_again("stop_deletions", lifting)
 
     assert cleared.state == "failed"
     assert mentions(cleared.messages, "bob", "(second)")
-    assert said_by(site) == "bob"
+    assert stopped_by(site) == "bob"

@@ -138,15 +138,15 @@ class MemorySafety:
     def __init__(self, content: Content, clock: Clock) -> None:
         self._content, self._clock = content, clock
 
-    def stop(self, reason: str, said_by: str) -> None:
+    def stop(self, reason: str, stopped_by: str) -> None:
         with self._content.deciding():
-            self._content.stop = Stop(printable(reason), printable(said_by), self._clock())
+            self._content.stop = Stop(printable(reason), printable(stopped_by), self._clock())
 
-    def lift(self, said_by: str, before: int | None = None) -> None:
-        del said_by
+    def lift(self, lifted_by: str, before: int | None = None) -> None:
+        del lifted_by
         with self._content.deciding():
             stop = self._content.stop
-            if stop is not None and (before is None or stop.said_at <= before):
+            if stop is not None and (before is None or stop.stopped_at <= before):
                 self._content.stop = None
 
     def stopped(self) -> Stop | None:

@@ -61,7 +61,7 @@ def stop_deletions(
             stop = remote_log.context.safety.stopped()
     else:
         stop = _stopped(reason, config, output)
-    row = (False, None, None, None) if stop is None else (True, stop.said_by, stop.said_at, stop.reason)
+    row = (False, None, None, None) if stop is None else (True, stop.stopped_by, stop.stopped_at, stop.reason)
     output.rows("Deletions", _COLUMNS, [row])
 
 

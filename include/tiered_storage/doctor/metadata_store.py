@@ -276,7 +276,7 @@ def _check_deletions(safety: Safety) -> Iterator[Check]:
         yield ok("deletions", "nobody has stopped them")
     else:
         reason = f": {stop.reason}" if stop.reason else ""
-        message = f"all deletions are stopped, by {stop.said_by}, at {as_date(stop.said_at)}{reason}"
+        message = f"all deletions are stopped, by {stop.stopped_by}, at {as_date(stop.stopped_at)}{reason}"
         yield note("deletions", message, "tiered-storage stop-deletions --lift lifts the stop")
     failures = iter(safety.failures())
     for failure in islice(failures, MOST_FAILURES_NAMED):

@@ -166,14 +166,14 @@ def ensure_sql_metadata(settings: Settings) -> None:
         )
 
 
-def stop_by_metadata_alone(settings: Settings, reason: str, said_by: str, clock: Clock) -> Stop | None:
+def stop_by_metadata_alone(settings: Settings, reason: str, stopped_by: str, clock: Clock) -> Stop | None:
     """Stop all deletions even if only the metadata store can be opened; return the recorded stop.
 
     Of `settings` only those that locate the metadata count: load them with WHERE_METADATA_ARE, so that no other one
     needs to be valid. Raises what the metadata store raises.
     """
     with open_metadata(settings, clock) as store:
-        store.safety.stop(reason, said_by)
+        store.safety.stop(reason, stopped_by)
         return store.safety.stopped()
 
 

@@ -340,6 +340,6 @@ def _ensure_lifted(remote_log: RemoteLogManager, triggered_at: datetime) -> None
     stop = remote_log.context.safety.stopped()
     if stop is not None:
         raise AirflowFailException(
-            f"deletions stay stopped: {stop.said_by} stopped them ({stop.reason or 'no reason'}) after this run was "
+            f"deletions stay stopped: {stop.stopped_by} stopped them ({stop.reason or 'no reason'}) after this run was "
             f"triggered at {triggered_at:%Y-%m-%d %H:%M:%S %Z}: trigger a new run to lift that stop"
         )

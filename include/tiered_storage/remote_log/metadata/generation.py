@@ -225,9 +225,9 @@ class GuardedSafety:
     safety: Safety
     guard: GenerationGuard
 
-    def stop(self, reason: str, said_by: str) -> None:
+    def stop(self, reason: str, stopped_by: str) -> None:
         """Do as Safety.stop. Raises OutdatedMetadataError, after the stop, if other metadata are the store's."""
-        self.safety.stop(reason, said_by)
+        self.safety.stop(reason, stopped_by)
         try:
             self.guard.publish_pending("all deletions are stopped")
         except OutdatedMetadataError as error:
@@ -235,10 +235,10 @@ class GuardedSafety:
                 f"deletions are stopped in these metadata, but other metadata are the store's: {error}"
             ) from error
 
-    def lift(self, said_by: str, before: int | None = None) -> None:
+    def lift(self, lifted_by: str, before: int | None = None) -> None:
         """Do as Safety.lift. Raises OutdatedMetadataError for outdated metadata."""
         self.guard.ensure_may_decide()
-        self.safety.lift(said_by, before)
+        self.safety.lift(lifted_by, before)
         self.guard.publish_pending("deletions continue")
 
     def stopped(self) -> Stop | None:

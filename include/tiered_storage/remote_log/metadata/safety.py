@@ -23,8 +23,8 @@ class Stop:
     """A stop of all deletions: who requested it, when (ms) and why."""
 
     reason: str
-    said_by: str
-    said_at: int
+    stopped_by: str
+    stopped_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class DeletionFailure:
 class Safety(Protocol):
     """What every deletion checks. All methods raise MetadataUnavailableError and MetadataCorruptError."""
 
-    def stop(self, reason: str, said_by: str) -> None:
+    def stop(self, reason: str, stopped_by: str) -> None:
         """Stop all deletions from now on; a later stop replaces an earlier one."""
         ...
 
-    def lift(self, said_by: str, before: int | None = None) -> None:
+    def lift(self, lifted_by: str, before: int | None = None) -> None:
         """Lift the stop, but none made after `before` (ms), in one step; do nothing if there is none."""
         ...
 

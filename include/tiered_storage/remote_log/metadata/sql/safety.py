@@ -59,13 +59,13 @@ class SqlSafety:
         self._database = database
         self._clock = clock
 
-    def stop(self, reason: str, said_by: str) -> None:
+    def stop(self, reason: str, stopped_by: str) -> None:
         """As Safety.stop."""
         row = {
             "id": 1,
             "stopped": True,
             "reason": printable(reason),
-            "said_by": printable(said_by),
+            "said_by": printable(stopped_by),
             "said_at": self._clock(),
         }
         self._database.spend_reserve()
@@ -73,14 +73,14 @@ class SqlSafety:
             insert_or_replace(connection, deletion_stop, [row])
             record_decision(connection, self._database.where)
 
-    def lift(self, said_by: str, before: int | None = None) -> None:
+    def lift(self, lifted_by: str, before: int | None = None) -> None:
         """As Safety.lift."""
         lifted = update(deletion_stop).where(deletion_stop.c.stopped)
         if before is not None:
             lifted = lifted.where(deletion_stop.c.said_at <= before)
         self._database.spend_reserve()
         with self._database.writing() as connection:
-            connection.execute(lifted.values(stopped=False, said_by=printable(said_by), said_at=self._clock()))
+            connection.execute(lifted.values(stopped=False, said_by=printable(lifted_by), said_at=self._clock()))
             record_decision(connection, self._database.where)
 
     def stopped(self) -> Stop | None:

@@ -66,8 +66,9 @@ class DeletionPermissions:
         if stop is None:
             return None
         return (
-            f"{stop.said_by} stopped all deletions at {as_date(stop.said_at)} ({stop.reason or 'no reason given'}): "
-            "nothing is deleted until that is lifted by 'tiered-storage stop-deletions --lift'"
+            f"{stop.stopped_by} stopped all deletions at {as_date(stop.stopped_at)} "
+            f"({stop.reason or 'no reason given'}): nothing is deleted until that is lifted by "
+            "'tiered-storage stop-deletions --lift'"
         )
 
     def ensure(self, partition: TopicIdPartition, kind: DeletionKind) -> None:
