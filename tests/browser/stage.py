@@ -157,14 +157,14 @@ def stage(root: Path, pictures: Path, port: int, *, schedules: bool = False) -> 
     write_settings(config, root / "kafka-logs", dict.fromkeys(sorted(TOPICS), topic))
     pictures.mkdir(parents=True, exist_ok=True)
     environ = {**os.environ, "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": str(schedules), DATABASE_VARIABLE: ""}
-    running = services.up(EmbeddedAirflow(root, config, port), say=_say, environ=environ)
+    running = services.up(EmbeddedAirflow(root, config, port), report=_report, environ=environ)
     try:
         password = read(running.home).admin_password
         with services.connect(running) as api, logged_in(running.url, ADMIN, password, pictures) as pages:
             yield Stage(root, start, api, pages)
     finally:
-        services.down(root, say=_say)
+        services.down(root, report=_report)
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     sys.stderr.write(f"{text}\n")

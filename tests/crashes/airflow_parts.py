@@ -150,14 +150,14 @@ def halting_airflow(
     environ = {**os.environ, DATABASE_VARIABLE: "", **own, **SOON_DEAD}
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(HALT, own[HALT])
-        airflow = kind(embedded, environ, services.up(embedded, say=lambda _: None, environ=environ), root / "halt")
+        airflow = kind(embedded, environ, services.up(embedded, report=lambda _: None, environ=environ), root / "halt")
         try:
             with airflow.api() as api:
                 for dag_id in dag_ids:
                     api.unpause(dag_id)
             yield airflow
         finally:
-            services.down(embedded.state, say=lambda _: None)
+            services.down(embedded.state, report=lambda _: None)
             signal_all(members(airflow.killed, airflow.running.mark), signal.SIGKILL)
 
 

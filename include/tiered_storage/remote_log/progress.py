@@ -85,17 +85,17 @@ class TaskProgress:
         self,
         what: str,
         amount: Amount,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         *,
         every_seconds: float = REPORT_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._what = what
         self._amount = amount
-        self._say = say
+        self._report = report
         self._every = every_seconds
         self._monotonic = monotonic
-        self._begun = self._said = monotonic()
+        self._begun = self._reported_at = monotonic()
         self._segments = self._size = 0
         self._lock = threading.Lock()
 
@@ -105,16 +105,16 @@ class TaskProgress:
             self._size += size
             self._segments += segments
             now = self._monotonic()
-            if now - self._said < self._every:
+            if now - self._reported_at < self._every:
                 return
-            self._said = now
-            self._say(f"{self._what} so far: {self._progress(now)}")
+            self._reported_at = now
+            self._report(f"{self._what} so far: {self._progress(now)}")
 
     def conclude(self) -> None:
         """Report the final state, if there was anything to do."""
         with self._lock:
             if self._amount.segments or self._segments:
-                self._say(f"{self._what} in total: {self._progress(self._monotonic())}")
+                self._report(f"{self._what} in total: {self._progress(self._monotonic())}")
 
     def _progress(self, now: float) -> Progress:
         seconds = now - self._begun

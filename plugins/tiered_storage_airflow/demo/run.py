@@ -40,27 +40,29 @@ from tiered_storage_airflow.forms.fields import TOPICS_VARIABLE
 RUN_WITHIN = 600.0
 
 
-def run_dag(api: AirflowApi, dag_id: str, say: Callable[[str], None], conf: Mapping[str, object] | None = None) -> None:
+def run_dag(
+    api: AirflowApi, dag_id: str, report: Callable[[str], None], conf: Mapping[str, object] | None = None
+) -> None:
     """Trigger a run of `dag_id` by hand, unpause the DAG and wait until the run has succeeded."""
     # Queue it before unpausing starts the scheduled run, which then finds nothing to do.
     run = api.trigger(dag_id, conf, run_after=datetime.now(UTC) - timedelta(days=1))
     api.unpause(dag_id)
-    _finish(api, run, say)
+    _finish(api, run, report)
 
 
-def wait_for_asset_run(api: AirflowApi, dag_id: str, since: datetime, say: Callable[[str], None]) -> None:
+def wait_for_asset_run(api: AirflowApi, dag_id: str, since: datetime, report: Callable[[str], None]) -> None:
     """Wait until the run of `dag_id` that an asset event of `since` or later began has succeeded."""
-    _finish(api, api.wait_for_asset_triggered_run(dag_id, since, RUN_WITHIN), say)
+    _finish(api, api.wait_for_asset_triggered_run(dag_id, since, RUN_WITHIN), report)
 
 
-def _finish(api: AirflowApi, run: DagRun, say: Callable[[str], None]) -> None:
+def _finish(api: AirflowApi, run: DagRun, report: Callable[[str], None]) -> None:
     logged: set[tuple[str, str | None]] = set()
 
     def show(_: DagRun, tasks: list[TaskInstance]) -> None:
         for task in tasks:
             if task.state in {"running", "success", "failed"} and (task.name, task.state) not in logged:
                 logged.add((task.name, task.state))
-                say(f"  {run.dag_id}.{task.name}: {task.state}")
+                report(f"  {run.dag_id}.{task.name}: {task.state}")
 
     finished = api.wait_for_run(run, RUN_WITHIN, show)
     if finished.state != "success":
@@ -78,7 +80,7 @@ class Demo:
 
     def run(self) -> None:
         """Run every step. Raises TieredStorageError if something is not as promised."""
-        services.down(self.places.state, say=self.say)
+        services.down(self.places.state, report=self.report)
         shutil.rmtree(self.places.state, ignore_errors=True)
         make_private_folder(self.places.state)
         with self.step("write the log directory" if self.original is None else "copy the log directory"):
@@ -91,13 +93,13 @@ class Demo:
             airflow = EmbeddedAirflow(self.places.state, self.places.config, free_port())
             # Use all topics of the demo's directory and its own database, whatever the user's own variables say.
             environ = {**os.environ, f"AIRFLOW_VAR_{TOPICS_VARIABLE.upper()}": ".*", DATABASE_VARIABLE: ""}
-            running = services.up(airflow, say=self.say, environ=environ)
+            running = services.up(airflow, report=self.report, environ=environ)
         try:
             with services.connect(running) as api:
                 table_rows = self.tier(api, expected, limits, sizes)
         finally:
             with self.step("stop Airflow"):
-                services.down(self.places.state, say=self.say)
+                services.down(self.places.state, report=self.report)
         self.console.print()
         print_report(table_rows, self.seconds, self.console)
         ensure_all_was_shown(table_rows)
@@ -108,8 +110,8 @@ class Demo:
             return write_sample(self.places.log_directory, wall_clock())
         copied = copy_log_directory(self.original, self.places.log_directory)
         for notice in copied.notices:
-            self.say(f"  warning: {notice}")
-        self.say(
+            self.report(f"  warning: {notice}")
+        self.report(
             "  the end of each log is taken as stable (log.end.is.stable), open transactions apart; the high "
             "watermarks that the broker wrote down last are not looked at"
         )
@@ -120,7 +122,7 @@ class Demo:
         compacted = [COMPACTED_TOPIC] if self.original is None else []
         self.places.write_config(limits, compacted)
         for topic in compacted:
-            self.say(f"  as it should be: {expect_refusal(self.places, 'topics', 'enable', topic)}")
+            self.report(f"  as it should be: {expect_refusal(self.places, 'topics', 'enable', topic)}")
 
     def tier(
         self,
@@ -133,22 +135,22 @@ class Demo:
         since = datetime.now(UTC)
         api.unpause("enforce_local_retention")
         with self.step("copy"):
-            run_dag(api, "copy_segments", self.say)
+            run_dag(api, "copy_segments", self.report)
         with self.step("trim local logs"):
-            wait_for_asset_run(api, "enforce_local_retention", since, self.say)
+            wait_for_asset_run(api, "enforce_local_retention", since, self.report)
         with self.step("read and compare all"):
             before = self.compare_all(expected, {str(each): each.log_start_offset for each in expected})
             readable = self.readable_segments(expected)
         with self.step("read by offset and by time through the read service"):
             count = sum(compare_by_service(api.content, each, before[str(each)].start_offset) for each in expected)
-            self.say(f"  {count:,} records came back over HTTP as they were written")
+            self.report(f"  {count:,} records came back over HTTP as they were written")
         with self.step("expire"):
             for limit in limits:
                 if limit.topic in {each.topic for each in expected}:
                     tiered_storage(
                         self.places, "topics", "set", limit.topic, f"retention.bytes={limit.retention_bytes}"
                     )
-            run_dag(api, "expire_remote_segments", self.say)
+            run_dag(api, "expire_remote_segments", self.report)
         with self.step("read and compare what remains"):
             left = self.readable_segments(expected)
             retention = {limit.topic: limit.retention_bytes for limit in limits}
@@ -162,11 +164,11 @@ class Demo:
                     ensure_enough_remains(name, starts[name], sizes[name], retention[each.topic])
             after = self.compare_all(expected, starts)
         with self.step("audit"):
-            run_dag(api, "audit_remote_log", self.say, {"deep": True})
+            run_dag(api, "audit_remote_log", self.report, {"deep": True})
         with self.step("read all with a Kafka client through the gateway"):
             read = compare_by_gateway(self.places, expected, starts)
             written = sum(each.records for each in before.values())
-            self.say(
+            self.report(
                 f"  {read:,} records came back to confluent-kafka of {written:,} that were written; "
                 f"{written - read:,} have expired"
             )
@@ -191,11 +193,11 @@ class Demo:
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Print that a step begins, and keep how many seconds it took."""
-        self.say(f"{name} …")
+        self.report(f"{name} …")
         begun = time.monotonic()
         yield
         self.seconds[name] = time.monotonic() - begun
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Print a line to the console."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -70,7 +70,7 @@ class ClusterDemo:
 
         Raises TieredStorageError if a step fails.
         """
-        services.down(self.state, say=self.say)
+        services.down(self.state, report=self.report)
         shutil.rmtree(self.state, ignore_errors=True)
         make_private_folder(self.state)
         with ExitStack() as running:
@@ -89,15 +89,15 @@ class ClusterDemo:
             site.write(airflow.home)
             often = ", ".join(f"{dag_id} every {seconds} s" for dag_id, seconds in SCHEDULES.items())
             with self.step(f"Airflow: start it, with {often}"):
-                running.callback(services.down, self.state, say=self.say)
-                started = services.up(airflow, say=self.say, environ=site.airflow_environment())
+                running.callback(services.down, self.state, report=self.report)
+                started = services.up(airflow, report=self.report, environ=site.airflow_environment())
             ledger = Ledger(self.state / "ledger.csv")
             with services.connect(started) as api:
                 self._live(brokers, ledger, api, started)
                 with self.step("audit: read every copied byte back and check every checksum"):
-                    run_dag(api, "audit_remote_log", self.say, {"deep": True})
+                    run_dag(api, "audit_remote_log", self.report, {"deep": True})
             with self.step("Airflow: stop it"):
-                services.down(self.state, say=self.say)
+                services.down(self.state, report=self.report)
             with self.step("ledger: read both tiers whole, and look for every acknowledged record"):
                 client = {"bootstrap.servers": brokers.bootstrap_servers, "log_level": 0}
                 with site.open() as remote_log:
@@ -109,14 +109,14 @@ class ClusterDemo:
                     whole = read_local({**client, "bootstrap.servers": address}, TOPICS)
                 acknowledged = ledger.acknowledged()
                 through = sum(whole.get(place) == [key] for key, place in acknowledged.items())
-                self.say(f"  it got {through:,} of {len(acknowledged):,} acknowledged records, each once")
+                self.report(f"  it got {through:,} of {len(acknowledged):,} acknowledged records, each once")
         return report(self.console, counts, self._consumed) and through == len(acknowledged)
 
     def _live(self, brokers: BrokerCluster, ledger: Ledger, api: AirflowApi, started: RunningAirflow) -> None:
         """Let clients work while the DAGs run on their schedules, and kill a broker and a Spark job meanwhile."""
         client = {"bootstrap.servers": brokers.bootstrap_servers}
         with ExitStack() as clients:
-            self.say(f"clients: an idempotent producer for each of {', '.join(TOPICS)}, and a consumer of both")
+            self.report(f"clients: an idempotent producer for each of {', '.join(TOPICS)}, and a consumer of both")
             producers = [
                 clients.enter_context(LoadProducer(f"{topic}-producer", topic, client, ledger, RATE))
                 for topic in TOPICS
@@ -165,7 +165,7 @@ class ClusterDemo:
         if not wait_until(kills, SPARK_WITHIN, interval=0.2):
             raise DemoError(f"no Spark job copied within {SPARK_WITHIN:.0f} s: see {started.service_logs}")
         for pid in killed:
-            self.say(f"  process {pid}, which copied, was killed: what it did not commit is copied again")
+            self.report(f"  process {pid}, which copied, was killed: what it did not commit is copied again")
 
     def _wait_for_run(self, api: AirflowApi, dag_id: str, since: datetime, began_after: datetime) -> None:
         """Wait for a successful run that `began_after` then, and print how the runs since `since` ended."""
@@ -178,7 +178,7 @@ class ClusterDemo:
 
         is_done = wait_until(has_succeeded, CAUGHT_UP_WITHIN, interval=1)
         states = Counter(run.state for run in api.runs(dag_id, since))
-        self.say(f"  {dag_id}: " + ", ".join(f"{number} {state}" for state, number in sorted(states.items())))
+        self.report(f"  {dag_id}: " + ", ".join(f"{number} {state}" for state, number in sorted(states.items())))
         if not is_done:
             raise DemoError(f"{dag_id}: no run succeeded within {CAUGHT_UP_WITHIN:.0f} s")
 
@@ -188,12 +188,12 @@ class ClusterDemo:
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Print that a step begins, and how many seconds it took."""
-        self.say(f"{name} …")
+        self.report(f"{name} …")
         begun = time.monotonic()
         yield
-        self.say(f"  {time.monotonic() - begun:.0f} s")
+        self.report(f"  {time.monotonic() - begun:.0f} s")
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Print a line to the console."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 

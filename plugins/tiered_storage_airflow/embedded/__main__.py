@@ -31,7 +31,7 @@ def up(config: Config = None, port: Port = DEFAULT_PORT) -> None:
     """Start Airflow on this machine, for this machine only; scheduled DAGs start paused."""
     settings = load_settings(config)
     airflow = EmbeddedAirflow.of(settings, port)
-    running = services.up(airflow, say=typer.echo)
+    running = services.up(airflow, report=typer.echo)
     _describe(running)
     if (running.config, running.url) != (airflow.config, airflow.url):
         typer.echo(f"it was started with {running.config or 'no settings file'}: make down before you start another")
@@ -54,7 +54,7 @@ def status(config: Config = None) -> None:
 @app.command()
 def down(config: Config = None) -> None:
     """Stop Airflow and everything that it started; running tasks get some seconds to end."""
-    stopped = services.down(_state(config), say=typer.echo)
+    stopped = services.down(_state(config), report=typer.echo)
     typer.echo("Airflow is down" if stopped else "Airflow was not up")
 
 

@@ -99,7 +99,7 @@ def remove_record(running: RunningAirflow) -> None:
 
 
 @contextmanager
-def locked(home: Path, say: Callable[[str], None]) -> Iterator[None]:
+def locked(home: Path, report: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock under which services are started and stopped; where another holds it, say so and wait."""
     # Logs, connections and the generated secrets are private.
     make_private_folder(home)
@@ -109,7 +109,7 @@ def locked(home: Path, say: Callable[[str], None]) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting for another up or down of the same Airflow")
+            report("waiting for another up or down of the same Airflow")
             fcntl.flock(file, fcntl.LOCK_EX)
         file.write(str(os.getpid()).encode())
         yield

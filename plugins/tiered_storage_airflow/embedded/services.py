@@ -48,33 +48,33 @@ PARSED_WITHIN = 60.0
 _PREPARED_WITHIN = 300.0
 _LOG_TAIL = 30
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-def up(airflow: EmbeddedAirflow, *, say: Say, environ: Mapping[str, str] = os.environ) -> RunningAirflow:
-    """Start the embedded Airflow and wait until it is healthy and has parsed its DAG files; say each step.
+def up(airflow: EmbeddedAirflow, *, report: Report, environ: Mapping[str, str] = os.environ) -> RunningAirflow:
+    """Start the embedded Airflow and wait until it is healthy and has parsed its DAG files; report each step.
 
     If one is up already, returns that one, whatever `airflow` requests; two calls at once start one. If a service does
     not start, it stops all again and raises EmbeddedAirflowError with the end of the service's log. Raises
     ConfigurationError if the file of connections is wrong.
     """
-    with locked(airflow.home, say):
+    with locked(airflow.home, report):
         former = read_record(airflow.home)
         if former is not None and former.is_whole():
-            say(f"Airflow is up already: {former.url}")
+            report(f"Airflow is up already: {former.url}")
             return former
         if former is not None:
-            say("a service of the former start has ended: stopping the rest")
+            report("a service of the former start has ended: stopping the rest")
             stop(former)
-        return _start_all(airflow, say, environ)
+        return _start_all(airflow, report, environ)
 
 
-def down(state: Path, *, say: Say) -> bool:
+def down(state: Path, *, report: Report) -> bool:
     """Stop the embedded Airflow of a state directory, and all that it started; return whether there was one."""
     home = EmbeddedAirflow(state).home
     if not home.exists():
         return False
-    with locked(home, say):
+    with locked(home, report):
         running = read_record(home)
         if running is None:
             return False
@@ -92,7 +92,7 @@ def connect(running: RunningAirflow) -> AirflowApi:
     return AirflowApi(running.url, ADMIN, read(running.home).admin_password)
 
 
-def _start_all(airflow: EmbeddedAirflow, say: Say, environ: Mapping[str, str]) -> RunningAirflow:
+def _start_all(airflow: EmbeddedAirflow, report: Report, environ: Mapping[str, str]) -> RunningAirflow:
     read_airflow_settings(airflow.airflow_settings)
     _require_free_port(airflow.port)
     running = RunningAirflow.of(airflow)
@@ -101,9 +101,9 @@ def _start_all(airflow: EmbeddedAirflow, say: Say, environ: Mapping[str, str]) -
         begin_rights(airflow.home)
     environment = airflow_environment(airflow, credentials, java_home(airflow.state, environ), environ)
     environment[MARK_VARIABLE] = running.mark
-    say(f"preparing Airflow's database, {_database(environment[DATABASE_VARIABLE])}")
+    report(f"preparing Airflow's database, {_database(environment[DATABASE_VARIABLE])}")
     _prepare(airflow, environment)
-    say("starting the API server, the scheduler, the DAG processor and the triggerer")
+    report("starting the API server, the scheduler, the DAG processor and the triggerer")
     started = datetime.now(UTC)
     try:
         for name, command in _commands(airflow.port).items():
@@ -111,12 +111,12 @@ def _start_all(airflow: EmbeddedAirflow, say: Say, environ: Mapping[str, str]) -
             running = running.with_service(start(name, command, environment, log=log, directory=airflow.home))
             write_record(running)
         _wait_until_healthy(running, started)
-        say("waiting for the DAG files to be parsed")
-        _wait_until_parsed(running, airflow.dags_folder, started, say)
+        report("waiting for the DAG files to be parsed")
+        _wait_until_parsed(running, airflow.dags_folder, started, report)
     except BaseException:
         stop(running)
         raise
-    say(f"Airflow is up: {running.url}")
+    report(f"Airflow is up: {running.url}")
     return running
 
 
@@ -230,7 +230,7 @@ def _require_alive(running: RunningAirflow) -> None:
             raise EmbeddedAirflowError(f"Airflow's {service.name} has ended; the end of {log}:\n{_tail(log)}")
 
 
-def _wait_until_parsed(running: RunningAirflow, dags_folder: Path, started: datetime, say: Say) -> None:
+def _wait_until_parsed(running: RunningAirflow, dags_folder: Path, started: datetime, report: Report) -> None:
     """Wait until every file that looks like a DAG has shown one since `started`, or a reason why it cannot."""
     missing = _dag_files(dags_folder)
     with connect(running) as api:
@@ -243,9 +243,9 @@ def _wait_until_parsed(running: RunningAirflow, dags_folder: Path, started: date
             return not missing
 
         if not wait_until(parsed, PARSED_WITHIN):
-            say(f"no DAG is seen yet in {', '.join(sorted(missing))}")
+            report(f"no DAG is seen yet in {', '.join(sorted(missing))}")
         for failure in api.import_failures():
-            say(f"{dags_folder / failure.file} cannot be imported: {failure.reason}")
+            report(f"{dags_folder / failure.file} cannot be imported: {failure.reason}")
 
 
 def _dag_files(folder: Path) -> set[str]:

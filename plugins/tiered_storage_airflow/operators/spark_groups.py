@@ -73,11 +73,11 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         """Return the watch over the running job, for a `with`."""
         from tiered_storage.remote_log.jobs.progress import JobWatch
 
-        def say(progress: Progress) -> None:
+        def report(progress: Progress) -> None:
             self.log.info("so far: %s", progress)
 
         stuck_after_ms = remote_log.context.settings.copy_stuck_after_ms
-        return JobWatch(job, size, stuck_after_ms=stuck_after_ms, say=say, on_stuck=self._end_spark)
+        return JobWatch(job, size, stuck_after_ms=stuck_after_ms, report=report, on_stuck=self._end_spark)
 
     def _get_hook(self) -> SparkSubmitHook:
         hook = super()._get_hook()

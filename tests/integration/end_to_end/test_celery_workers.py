@@ -98,8 +98,8 @@ def test_the_worker_of_each_brokers_queue_copies_what_that_broker_leads(
         monkeypatch.setattr(services, "airflow_environment", environment)
         dags = hasty_dags(tmp_path / "dags", ["copy_segments"])
         embedded = EmbeddedAirflow(tmp_path / "state", site.config, free_ports(1)[0], dags)
-        running.callback(services.down, embedded.state, say=lambda _: None)
-        airflow = services.up(embedded, say=lambda _: None, environ={**os.environ, DATABASE_VARIABLE: ""})
+        running.callback(services.down, embedded.state, report=lambda _: None)
+        airflow = services.up(embedded, report=lambda _: None, environ={**os.environ, DATABASE_VARIABLE: ""})
         for broker, queue in QUEUES.items():
             shown = brokers.log_dir(broker)
             running.enter_context(worker(queue, shown, mounted, environments[-1], tmp_path / queue))

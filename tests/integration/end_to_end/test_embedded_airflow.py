@@ -117,15 +117,15 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAirflow
             {"conn_type": "postgres", "login": USER, "password": PASSWORD}
         ),
     }
-    started = services.up(airflow, say=said.append, environ=environ)
+    started = services.up(airflow, report=said.append, environ=environ)
     try:
         assert said[-1] == f"Airflow is up: http://127.0.0.1:{port}"
         assert any(mentions(line, "broken.py ", "RuntimeError: broken on purpose") for line in said)
-        assert services.up(airflow, say=said.append, environ=environ) == started
+        assert services.up(airflow, report=said.append, environ=environ) == started
         assert mentions(said[-1], "already", f"http://127.0.0.1:{port}")
         yield started
     finally:
-        services.down(site.state, say=said.append)
+        services.down(site.state, report=said.append)
 
 
 def test_nobody_gets_in_without_the_generated_login(running: RunningAirflow) -> None:
@@ -216,8 +216,8 @@ def test_stopping_ends_every_process(running: RunningAirflow) -> None:
     assert {service.name for service in running.services} == set(SERVICE_NAMES)
     assert len(ours) > len(SERVICE_NAMES)
     state = Path(running.home).parent
-    assert services.down(state, say=lambda _: None)
+    assert services.down(state, report=lambda _: None)
     assert [process for process in ours if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
     assert members(running.services, running.mark) == []
     assert services.running_airflow(state) is None
-    assert not services.down(state, say=lambda _: None)
+    assert not services.down(state, report=lambda _: None)

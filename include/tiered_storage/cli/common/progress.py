@@ -27,12 +27,12 @@ def watched(
     if not sys.stderr.isatty():
         with JobWatch(
             job, size, stuck_after_ms=stuck_after_ms, on_stuck=on_stuck, report_seconds=REPORT_SECONDS,
-            say=lambda progress: output.say(f"copied so far: {progress}"),
+            report=lambda progress: output.say(f"copied so far: {progress}"),
         ) as watch:  # fmt: skip
             yield watch
         return
     with _bar(size) as show, JobWatch(
-        job, size, stuck_after_ms=stuck_after_ms, on_stuck=on_stuck, report_seconds=0, say=show,
+        job, size, stuck_after_ms=stuck_after_ms, on_stuck=on_stuck, report_seconds=0, report=show,
         check_seconds=PROGRESS_SHOWN_SECONDS,
     ) as watch:  # fmt: skip
         yield watch

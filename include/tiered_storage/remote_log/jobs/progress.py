@@ -166,7 +166,7 @@ class _JobMeter:
 class JobWatch:
     """Watches a job's progress while a `with` block waits for the job, reports it, and notices if it hangs.
 
-    `say` gets the progress every `report_seconds`; `on_stuck` is called once when no byte has moved and nothing has
+    `report` gets the progress every `report_seconds`; `on_stuck` is called once when no byte has moved and nothing has
     ended for `stuck_after_ms`; both from a thread of the watch's own. `monotonic` is in seconds. After the block,
     `progress` is the final progress, and `stuck` why the job was given up, None if it was not.
     """
@@ -177,7 +177,7 @@ class JobWatch:
         size: JobSize,
         *,
         stuck_after_ms: int,
-        say: Callable[[Progress], None],
+        report: Callable[[Progress], None],
         on_stuck: Callable[[], None],
         report_seconds: float = REPORT_SECONDS,
         check_seconds: float = PROGRESS_SECONDS,
@@ -185,10 +185,10 @@ class JobWatch:
     ) -> None:
         self._reports = _GroupReports(job, size.groups)
         self._monotonic = monotonic
-        self._said_at = monotonic()
-        self._meter = _JobMeter(size, self._said_at)
+        self._reported_at = monotonic()
+        self._meter = _JobMeter(size, self._reported_at)
         self._stuck_after = stuck_after_ms / 1000
-        self._say, self._report_seconds = say, report_seconds
+        self._report, self._report_seconds = report, report_seconds
         self._on_stuck = on_stuck
         self._stop = threading.Event()
         seconds = min(check_seconds, self._stuck_after / 4)
@@ -201,11 +201,11 @@ class JobWatch:
         return self._meter.progress
 
     def check(self) -> None:
-        """Read the workers' reports; call `say` and `on_stuck` if it is time."""
+        """Read the workers' reports; call `report` and `on_stuck` if it is time."""
         now = self._measure()
-        if now - self._said_at >= self._report_seconds:
-            self._said_at = now
-            self._say(self.progress)
+        if now - self._reported_at >= self._report_seconds:
+            self._reported_at = now
+            self._report(self.progress)
         if self.stuck is None and now - self._meter.moved_at >= self._stuck_after:
             self._give_up()
 

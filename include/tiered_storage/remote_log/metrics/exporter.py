@@ -33,12 +33,12 @@ class MetricsExporter(Collector):
     """The last snapshot's metrics, for Prometheus' client. Thread-safe."""
 
     def __init__(
-        self, take: Callable[[], RemoteLogMetrics | None], every_seconds: float, say: Callable[[str], None]
+        self, take: Callable[[], RemoteLogMetrics | None], every_seconds: float, report: Callable[[str], None]
     ) -> None:
-        """Call `take` in `run`, every so often; `say` names what goes wrong. None: there are no metrics yet."""
+        """Call `take` in `run`, every so often; `report` names what goes wrong. None: there are no metrics yet."""
         self._take = take
         self._every = every_seconds
-        self._say = say
+        self._report = report
         self._lock = threading.Lock()
         self._metrics: RemoteLogMetrics | None = None
         self._failures = FailureCounts()
@@ -49,7 +49,7 @@ class MetricsExporter(Collector):
         try:
             metrics = self._take()
         except (TieredStorageError, OSError) as error:
-            self._say(f"no metrics were taken: {error}")
+            self._report(f"no metrics were taken: {error}")
             with self._lock:
                 self._has_failed = True
             return self._every

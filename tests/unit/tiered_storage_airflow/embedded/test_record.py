@@ -89,9 +89,9 @@ def test_all_that_a_start_writes_is_private_and_a_wide_state_directory_is_narrow
     before = os.umask(0)
     try:
         airflow = EmbeddedAirflow(state / "demo")
-        with locked(airflow.home, say=lambda _: None):
+        with locked(airflow.home, report=lambda _: None):
             write_record(RunningAirflow.of(airflow))
-        with locked(EmbeddedAirflow(state).home, say=lambda _: None):
+        with locked(EmbeddedAirflow(state).home, report=lambda _: None):
             service = start("sleeper", ["true"], {}, log=airflow.service_logs / "sleeper.log", directory=state)
         assert service.pid > 0
         _wheel_java_home(state / "java")

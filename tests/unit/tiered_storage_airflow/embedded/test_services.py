@@ -24,7 +24,7 @@ def airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedde
     """An Airflow whose database needs no preparing, and whose services a test names."""
     monkeypatch.setattr(services, "_prepare", lambda *_: None)
     yield EmbeddedAirflow(tmp_path / "state", port=free_ports(1)[0], dags_folder=tmp_path)
-    services.down(tmp_path / "state", say=lambda _: None)
+    services.down(tmp_path / "state", report=lambda _: None)
 
 
 def let_services_run(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -36,7 +36,7 @@ def test_a_service_that_ends_is_shown_with_the_end_of_its_log_and_nothing_stays(
 ) -> None:
     let_services_run(monkeypatch, "seq 100; echo no such table: job; exit 3")
     with pytest.raises(EmbeddedAirflowError) as raised:
-        services.up(airflow, say=lambda _: None)
+        services.up(airflow, report=lambda _: None)
     message = str(raised.value)
     assert "api-server has ended" in message
     assert f"{airflow.service_logs}/api-server.log:\n72\n" in message
@@ -50,7 +50,7 @@ def test_services_that_never_become_healthy_are_stopped_and_named(
     let_services_run(monkeypatch, "exec sleep 60")
     monkeypatch.setattr(services, "HEALTHY_WITHIN", 0.5)
     with pytest.raises(EmbeddedAirflowError, match=r"api_server .*\n.*api-server"):
-        services.up(airflow, say=lambda _: None)
+        services.up(airflow, report=lambda _: None)
     assert services.running_airflow(airflow.state) is None
 
 
@@ -59,19 +59,19 @@ def test_a_port_in_use_is_refused_before_anything_starts(airflow: EmbeddedAirflo
         other.bind(("127.0.0.1", airflow.port))
         other.listen()
         with pytest.raises(EmbeddedAirflowError, match=rf"port {airflow.port}.*127\.0\.0\.1.*PORT="):
-            services.up(airflow, say=lambda _: None)
+            services.up(airflow, report=lambda _: None)
 
 
 def test_a_wrong_file_of_connections_is_refused_before_anything_starts(tmp_path: Path) -> None:
     wrong = tmp_path / "airflow_settings.yaml"
     wrong.write_text("airflow: {pool: []}")
     with pytest.raises(ConfigurationError, match=r"airflow_settings\.yaml: airflow\.pool"):
-        services.up(EmbeddedAirflow(tmp_path / "state", airflow_settings=wrong), say=lambda _: None)
+        services.up(EmbeddedAirflow(tmp_path / "state", airflow_settings=wrong), report=lambda _: None)
 
 
 def test_a_name_of_no_database_is_refused_without_its_secrets(airflow: EmbeddedAirflow) -> None:
     with pytest.raises(ConfigurationError, match=DATABASE_VARIABLE) as raised:
-        services.up(airflow, say=lambda _: None, environ={**os.environ, DATABASE_VARIABLE: "postgresql//me:hush@db"})
+        services.up(airflow, report=lambda _: None, environ={**os.environ, DATABASE_VARIABLE: "postgresql//me:hush@db"})
     assert "hush" not in str(raised.value)
     assert services.running_airflow(airflow.state) is None
 
@@ -81,14 +81,14 @@ def test_the_database_is_named_without_its_secrets(airflow: EmbeddedAirflow, mon
     said: list[str] = []
     url = "postgresql://me:hush@db.example.com/airflow?password=silent"
     with pytest.raises(EmbeddedAirflowError):
-        services.up(airflow, say=said.append, environ={**os.environ, DATABASE_VARIABLE: url})
+        services.up(airflow, report=said.append, environ={**os.environ, DATABASE_VARIABLE: url})
     assert "db.example.com/airflow" in "".join(said)
     assert "hush" not in "".join(said)
     assert "silent" not in "".join(said)
 
 
 def test_stopping_what_never_ran_is_fine(tmp_path: Path) -> None:
-    assert not services.down(tmp_path / "state", say=pytest.fail)
+    assert not services.down(tmp_path / "state", report=pytest.fail)
     assert not (tmp_path / "state").exists()
 
 

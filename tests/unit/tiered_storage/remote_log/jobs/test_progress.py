@@ -40,7 +40,7 @@ class Watched:
             job,
             size,
             stuck_after_ms=60_000,
-            say=lambda progress: self.said.append(str(progress)),
+            report=lambda progress: self.said.append(str(progress)),
             on_stuck=lambda: self.given_up.append(self.now),
             monotonic=lambda: self.now,
         )
