@@ -46,7 +46,7 @@ _FIELDS = (
 )  # fmt: skip
 
 
-class _Asked(BaseOperator):
+class _ExportOperator(BaseOperator):
     """The request that both operators take; every value may be text from a form's template."""
 
     def __init__(
@@ -128,7 +128,7 @@ class _Asked(BaseOperator):
         return interval
 
 
-class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
+class PlanExportOperator(_ExportOperator, RemoteLogOperator, SkipMixin):
     """Show which records of a topic an export would read; a dry run, or no topic, skips the tasks right after it.
 
     :param topic: the topic's name
@@ -176,7 +176,7 @@ class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
             self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
 
 
-class ExportTopicOperator(_Asked, SparkGroupsOperator):
+class ExportTopicOperator(_ExportOperator, SparkGroupsOperator):
     """Export an interval of a topic to Parquet below export.url, with one Spark job unless it is small.
 
     Workers write under temporary names. At the end the task renames all files or none, under a lease of its own. A
