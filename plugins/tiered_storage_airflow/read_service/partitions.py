@@ -87,7 +87,7 @@ def asked(right: Right) -> Callable[..., object]:
         await admit(request, service, visitor, right, topic)
         log, asking = service.log, service.threads.asking
         remote = await service.seen.remote.get(lambda: asking.run(log.context.segments.list_partitions))
-        found = await asking.run(lambda: find_partition(log, remote, topic, partition, topic_id))
+        found = await asking.run(lambda: partition_or_problem(log, remote, topic, partition, topic_id))
         return Asked(service, found, visitor, right)
 
     return find
@@ -128,7 +128,7 @@ async def partitions_of(
     return due[:end], due[end].partition if end < len(due) else None
 
 
-def find_partition(
+def partition_or_problem(
     log: RemoteLogManager, remote: Sequence[TopicIdPartition], topic: str, number: int, topic_id: str | None = None
 ) -> TopicIdPartition:
     """Find a partition as RemoteLogManager.find_partition does.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.remote_logs import ORDERS_0, a_copied_remote_log, copy
-from tiered_storage_airflow.read_service.partitions import find_partition
+from tiered_storage_airflow.read_service.partitions import partition_or_problem
 from tiered_storage_airflow.read_service.problem import ProblemError
 
 MADE_AGAIN = "BBBBBBBBBBBBBBBBBBBBBA"
@@ -22,10 +22,10 @@ def test_a_topic_with_several_incarnations_asks_for_its_id(tmp_path: Path) -> No
 
     with files.open() as remote_log:
         with pytest.raises(ProblemError) as several:
-            find_partition(remote_log, (), "orders", 0)
+            partition_or_problem(remote_log, (), "orders", 0)
         with pytest.raises(ProblemError) as none:
-            find_partition(remote_log, (), "orders", 1)
-        assert find_partition(remote_log, (), "orders", 0, ORDERS_0.topic_id) == ORDERS_0
+            partition_or_problem(remote_log, (), "orders", 1)
+        assert partition_or_problem(remote_log, (), "orders", 0, ORDERS_0.topic_id) == ORDERS_0
 
     assert (several.value.status, several.value.title) == (409, "AmbiguousPartition")
     assert "choose one by topic_id" in several.value.detail
