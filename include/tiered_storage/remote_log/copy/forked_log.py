@@ -18,10 +18,8 @@ same bytes again may therefore be copied one after the other. Trimming compares 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 from tiered_storage.errors import (
     CorruptLogError,
@@ -56,13 +54,10 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPar
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog, share_offsets
 from tiered_storage.remote_log.source.segment_source import OpenSegment
+from tiered_storage.remote_log.storage.concurrent_requests import concurrent_map
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
 _READ_BYTES = 64 << 10
-_AT_ONCE = 8
 
 
 def ensure_same_batches(
@@ -182,7 +177,7 @@ def forked_copies(
 
     return {
         partition: error
-        for partition, error in zip(planned, at_once(look, planned.items()), strict=True)
+        for partition, error in zip(planned, concurrent_map(look, planned.items()), strict=True)
         if error is not None
     }
 
@@ -206,14 +201,6 @@ def ensure_continued(
     for segment in finished(segments):
         if segment.segment_id.id in replacing:
             _ensure_replaceable(segment, due, storage)
-
-
-def at_once(look: Callable[[Item], Result], items: Collection[Item]) -> list[Result]:
-    """Return what `look` returns for each of `items`, some of which it looks at in threads at the same time."""
-    if len(items) <= 1:
-        return [look(item) for item in items]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(look, items))
 
 
 def _ensure_joined(due: Sequence[PlannedSegment], coverage: Coverage, storage: RemoteStorageManager) -> None:

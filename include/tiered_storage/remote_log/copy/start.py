@@ -14,7 +14,7 @@ from tiered_storage.errors import ForkedLogError, LeaseLostError, RemoteStorageE
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.forked_log import at_once, ensure_continued
+from tiered_storage.remote_log.copy.forked_log import ensure_continued
 from tiered_storage.remote_log.copy.plan import why_deleted
 from tiered_storage.remote_log.copy.tasks import CopyPlan, CopyTask, PlannedSegment, RollOrder
 from tiered_storage.remote_log.coverage import Coverage
@@ -39,6 +39,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.source.partition_log import epochs_within
+from tiered_storage.remote_log.storage.concurrent_requests import concurrent_map
 from tiered_storage.remote_log.storage.transforms.encoding import PLAIN, Encoding
 from tiered_storage.remote_log.tiering_policy import Decisions
 
@@ -95,7 +96,7 @@ def begin_copy(
                 return error
             return _begin(lease, planned[partition], seen.get(partition, ()), segments, states[partition], run)
 
-        for lease, outcome in zip(taken.granted, at_once(begin, taken.granted), strict=True):
+        for lease, outcome in zip(taken.granted, list(concurrent_map(begin, taken.granted)), strict=True):
             if isinstance(outcome, _BegunPartition):
                 begun.append(outcome)
             else:

@@ -14,10 +14,9 @@ of another time than the store, and each finds what the other misses:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeAlias, TypeVar
+from typing import Self, TypeAlias
 
 from tiered_storage.errors import (
     LaterVersionError,
@@ -38,6 +37,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
+from tiered_storage.remote_log.storage.concurrent_requests import concurrent_map
 from tiered_storage.remote_log.storage.documents.object_names import PartitionManifestName, partition_folder
 from tiered_storage.remote_log.storage.documents.partition_manifest import (
     MAX_MARKED,
@@ -47,14 +47,9 @@ from tiered_storage.remote_log.storage.documents.partition_manifest import (
 from tiered_storage.remote_log.storage.listable_storage import ListedObject, as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
-REQUESTS_AT_ONCE = 8
-
 Refusal: TypeAlias = RemoteStorageError | OutdatedMetadataError | LeaseLostError
 Refusals: TypeAlias = Mapping[TopicIdPartition, Refusal]
 """Why something could not be done, by partition."""
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def manifests_of(storage: RemoteStorageManager) -> PartitionManifests | None:
@@ -153,7 +148,7 @@ def write_partition_states(
             return error
         return None
 
-    errors = _at_once(write, states)
+    errors = concurrent_map(write, states)
     return {
         lease.topic_id_partition: error for (lease, _), error in zip(states, errors, strict=True) if error is not None
     }
@@ -251,12 +246,5 @@ def incomplete_partitions(
             return error
         return None
 
-    found = _at_once(look, partitions)
+    found = concurrent_map(look, partitions)
     return {partition: error for partition, error in zip(partitions, found, strict=True) if error is not None}
-
-
-def _at_once(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    if len(items) < 2:
-        return [work(item) for item in items]
-    with ThreadPoolExecutor(max_workers=min(REQUESTS_AT_ONCE, len(items))) as pool:
-        return list(pool.map(work, items))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -17,11 +16,11 @@ from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.storage.concurrent_requests import concurrent_map
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, listing_storage
 
 _HAS_OBJECTS = frozenset({SegmentState.COPY_SEGMENT_FINISHED, SegmentState.DELETE_SEGMENT_STARTED})
 """A segment marked for deletion may be undeleted, so its key is needed until its objects are deleted."""
-_REQUESTS_AT_ONCE = 8
 
 
 @dataclass(slots=True)
@@ -124,8 +123,7 @@ def _keys_of(
             return segment, storage.key_id(segment)
         return segment, None
 
-    with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="keys") as threads:
-        return {segment: key_id for segment, key_id in threads.map(look, segments) if key_id is not None}
+    return {segment: key_id for segment, key_id in concurrent_map(look, segments) if key_id is not None}
 
 
 @contextmanager

@@ -9,21 +9,19 @@ is not in `partitions` has records before that end.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.remote_log.storage.concurrent_requests import concurrent_map
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.tables.export_job import ExportRequest
 from tiered_storage.remote_log.tables.layout import MANIFEST, SUCCESS, ExportManifest, Interval, TableFolder
 from tiered_storage.remote_log.tables.overwrite_guard import OverwriteGuard
 from tiered_storage.remote_log.tables.planning import TablePlan
-
-READ_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +51,8 @@ def find_late(
     every = {interval for interval, name in contents if name == MANIFEST} - {request.interval}
     found = sorted(every, key=lambda each: each.begin, reverse=True)
     judge = _Judge(plan, request, begin, {interval for interval, name in contents if name == SUCCESS})
-    with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-        manifests = pool.map(lambda each: _read(folder, each), found)
-        judged = [judge.judged(*each) for each in zip(found, manifests, strict=True)]
+    manifests = concurrent_map(lambda each: _read(folder, each), found)
+    judged = [judge.judged(*each) for each in zip(found, manifests, strict=True)]
     return LateIntervals(
         tuple(each for each in judged if each is not None and not isinstance(each, IncompleteInterval)),
         tuple(each for each in judged if isinstance(each, IncompleteInterval)),

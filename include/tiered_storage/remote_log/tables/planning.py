@@ -12,7 +12,6 @@ Offsets come from the metadata alone. The store is read only for these, if the q
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import (
@@ -27,6 +26,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.model import Finding, PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.restore.committed import StoredTransactions, index_of
 from tiered_storage.remote_log.restore.request import RestoredSegment
+from tiered_storage.remote_log.storage.concurrent_requests import concurrent_map
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
@@ -106,7 +106,6 @@ def _cut(whole: TableRange, most_bytes: int) -> Iterator[TableRange]:
 
 
 NAMED_AT_MOST = 20
-READS_AT_ONCE = 8
 NO_TIMESTAMP = -1
 AHEAD_READ_AT_MOST = 4
 """How many of a partition's last manifests are read to find how far it reaches."""
@@ -335,13 +334,12 @@ def _taken(
     def aborted(number: int) -> tuple[AbortedTxn, ...]:
         return () if transactions is None else (*transactions.aborted_in(number), *lost)
 
-    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        for number, transactions_here in zip(chosen.numbers, pool.map(aborted, chosen.numbers), strict=True):
-            each = every[number]
-            whole = TableRange(each.metadata, each.start_offset, each.end_offset, transactions_here)
-            taken = whole.within(chosen.begin, chosen.end - 1)
-            if taken is not None:
-                yield taken
+    for number, transactions_here in zip(chosen.numbers, concurrent_map(aborted, chosen.numbers), strict=True):
+        each = every[number]
+        whole = TableRange(each.metadata, each.start_offset, each.end_offset, transactions_here)
+        taken = whole.within(chosen.begin, chosen.end - 1)
+        if taken is not None:
+            yield taken
 
 
 def _too_late(
@@ -351,9 +349,8 @@ def _too_late(
     if latest_begin is None:
         return frozenset()
 
-    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        begins = zip(numbers, pool.map(lambda number: _begin(every[number], storage), numbers), strict=True)
-        return frozenset(number for number, first in begins if first is not None and first >= latest_begin)
+    begins = zip(numbers, concurrent_map(lambda number: _begin(every[number], storage), numbers), strict=True)
+    return frozenset(number for number, first in begins if first is not None and first >= latest_begin)
 
 
 def _begin(segment: RestoredSegment, storage: RemoteStorageManager) -> int | None:
