@@ -16,7 +16,7 @@ from tiered_storage.errors import (
     RemoteStorageError,
 )
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
+from tiered_storage.remote_log.storage.clients.object_client import ObjectClient, data_range
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.documents.object_names import SegmentObjectNames
@@ -258,14 +258,6 @@ class EncodedSegments:
 
     def _source(self, name: str) -> str:
         return f"{self._client.root}/{name}"
-
-
-def data_range(client: ObjectClient, name: str, position: int, length: int) -> bytes:
-    """Return `length` bytes of a segment's data object, as ObjectClient.get_range; its error says what to do."""
-    try:
-        return client.get_range(name, position, length)
-    except RemoteObjectCorruptError as error:
-        raise RemoteObjectCorruptError(f"{error}; {REPAIR_ADVICE}") from error
 
 
 def encrypted(contents: Mapping[IndexKind, bytes], cipher: SegmentCipher | None) -> dict[IndexKind, bytes]:

@@ -16,9 +16,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage.clients.object_client import (
-    ObjectClient,
-)
+from tiered_storage.remote_log.storage.clients.object_client import ObjectClient, data_range
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker, StoredCopy, parse_copy
 from tiered_storage.remote_log.storage.documents.json_document import MAX_DOCUMENT_BYTES
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
@@ -32,7 +30,6 @@ from tiered_storage.remote_log.storage.encoded_segments import (
     DecryptedContents,
     EncodedSegments,
     SegmentLayout,
-    data_range,
 )
 from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, parse_bundle
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind

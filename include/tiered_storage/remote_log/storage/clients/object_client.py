@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteStorageError
+from tiered_storage.errors import REPAIR_ADVICE, ConfigurationError, RemoteObjectCorruptError, RemoteStorageError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 
 PIECE_BYTES = 1 << 20
@@ -148,6 +148,14 @@ def delete_object(client: ObjectClient, name: str) -> None:
     """Delete one object; a missing one counts as deleted. Raises what the store raises."""
     for error in client.delete_many([name]).values():
         raise error
+
+
+def data_range(client: ObjectClient, name: str, position: int, length: int) -> bytes:
+    """Return `length` bytes of a segment's data object, as ObjectClient.get_range; its error says what to do."""
+    try:
+        return client.get_range(name, position, length)
+    except RemoteObjectCorruptError as error:
+        raise RemoteObjectCorruptError(f"{error}; {REPAIR_ADVICE}") from error
 
 
 class CheckedChunks:
