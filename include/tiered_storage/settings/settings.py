@@ -241,7 +241,8 @@ def _loaded(
     settings = read_properties(Settings, gathered, place=str(file), base=base, models={("topics",): TopicSettings})
     settings._config_path = file if is_read else None
     settings._base = base
-    return settings.noted(list(_untested_stores(settings)))
+    notices = list(_untested_stores(settings))
+    return settings.noted(notices) if notices else settings
 
 
 def _untested_stores(settings: Settings) -> Iterator[str]:
