@@ -24,7 +24,7 @@ LIBRARY, LOG, REMOTE, AIRFLOW = (
 STOREYS = (
     *(
         f"{LIBRARY}.{name}"
-        for name in ("errors", "clock", "disk_space", "private_files", "regular_files", "own_classes")
+        for name in ("errors", "clock", "disk_space", "private_files", "redaction", "regular_files", "own_classes")
     ),
     *(f"{LIBRARY}.{name}" for name in ("settings.properties", "settings")),
     *(

@@ -11,11 +11,11 @@ from tiered_storage.cli.common.output import Output
 from tiered_storage.cli.common.session import ConfigOption, JsonOption, opened
 from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.redaction import has_password
 from tiered_storage.remote_log.context import open_metadata, open_storage, store_options
 from tiered_storage.remote_log.rebuild.metadata_rebuild import store_holder
 from tiered_storage.remote_log.rebuild.take_over import back_up_metadata, move_store, restore_metadata, take_over
 from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement
-from tiered_storage.settings.properties.types import has_password
 from tiered_storage.settings.settings import load_settings
 
 app = typer.Typer(

@@ -20,11 +20,11 @@ from tiered_storage.doctor.object_stores import check_folder, check_objects, che
 from tiered_storage.doctor.rights import check_read_rights, check_rights
 from tiered_storage.doctor.source_cluster import check_cluster
 from tiered_storage.errors import TieredStorageError
+from tiered_storage.redaction import hide_secrets
 from tiered_storage.remote_log.context import open_storage, store_options
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.listable_storage import as_listable
-from tiered_storage.settings.properties.types import hide_secrets
 from tiered_storage.settings.settings import Settings, load_settings
 
 __all__ = ["Check", "Status", "examine"]

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from tiered_storage.clock import BootClock, Clock, machine_boot_time
 from tiered_storage.errors import ConfigurationError, MetadataMissingError
 from tiered_storage.private_files import narrow
+from tiered_storage.redaction import SecretUrl, refuse_credentials_in_endpoint
 from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.jobs.worker import JobAccess, JobSecrets, StoreAccess
@@ -41,7 +42,6 @@ from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 from tiered_storage.remote_log.tiering_policy import decided_topic, effective
 from tiered_storage.settings.own_managers import METADATA_MANAGER
-from tiered_storage.settings.properties.types import SecretUrl, refuse_credentials_in_endpoint
 from tiered_storage.settings.settings import Settings
 
 

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import PrivateAttr, ValidationInfo, field_validator
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.redaction import has_password
 from tiered_storage.settings.airflow import AirflowSettings
 from tiered_storage.settings.copying import CopyingSettings
 from tiered_storage.settings.local_log import ClusterSettings, LocalLogSettings
@@ -33,7 +34,7 @@ from tiered_storage.settings.properties.cluster_files import (
 )
 from tiered_storage.settings.properties.model import Contradiction, OlderName, Source, contradiction, setting
 from tiered_storage.settings.properties.reading import Properties, read_properties
-from tiered_storage.settings.properties.types import TopicName, has_password
+from tiered_storage.settings.properties.types import TopicName
 from tiered_storage.settings.reading import GatewaySettings, ReadingSettings
 from tiered_storage.settings.retention import RetentionSettings
 from tiered_storage.settings.storage import CostSettings, StorageSettings

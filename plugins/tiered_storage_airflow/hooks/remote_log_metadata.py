@@ -39,8 +39,8 @@ class RemoteLogMetadataHook(BaseHook):
 
         Raises ConfigurationError if the connection is that of another server or database.
         """
+        from tiered_storage.redaction import SecretUrl
         from tiered_storage.remote_log.metadata.sql.database.postgres_database import with_login
-        from tiered_storage.settings.properties.types import SecretUrl
 
         url = settings.rlmm_config_url.get_secret_value()
         if not url.startswith("postgresql:"):

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.redaction import hide_secrets
 from tiered_storage.settings.properties.model import CONTRADICTION, OlderName, PropertyModel
-from tiered_storage.settings.properties.types import hide_secrets
 
 _LONGEST_VALUE = 120
 _WORDS = re.compile(r"[A-Za-z]{1,20}([._-][A-Za-z]{1,20}){0,9}")

@@ -13,49 +13,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Secret, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
+from tiered_storage.redaction import SecretUrl, refuse_credentials, refuse_credentials_in_endpoint
 from tiered_storage.settings.properties.cluster_files import project_root
 
 UNLIMITED = -1
 AS_THE_TOTAL = -2
 
-_CARRIES_CREDENTIALS = "it contains credentials: give them as AWS_* in the environment or in an Airflow connection"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
-_USER_AND_PASSWORD = re.compile(r"(?<=://)([^/:@]*):.*@", re.DOTALL)
-_PASSWORD = re.compile(r"(?<=://)[^/:@]*:.+@", re.DOTALL)
-_COLON_TO_THE_LAST_AT = re.compile(r":.*@", re.DOTALL)
-_SECRET_PARAMETER = re.compile(r"([?&][^=&]*(?:password|passwd|pwd|secret|token)[^=&]*)=[^&]*", re.IGNORECASE)
 _SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)([^?]*)(.*)", re.DOTALL)
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,250}")
 _ROLE = re.compile(r"arn:[a-z0-9-]+:iam::[^:\s]*:role/\S{1,1024}")
 _BROKER_ID = re.compile(r"[0-9]{1,9}")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-
-
-def hide_secrets(text: str) -> str:
-    """Return `text`, which may be an invalid URL, with everything masked that could be a password or secret."""
-    return _SECRET_PARAMETER.sub(r"\1=***", _COLON_TO_THE_LAST_AT.sub(":***@", text))
-
-
-def has_password(url: str) -> bool:
-    """Return whether `url` contains a password, also as a parameter."""
-    return bool(_PASSWORD.search(url) or _SECRET_PARAMETER.search(url))
-
-
-class SecretUrl(Secret[str]):
-    """A URL whose password only `get_secret_value()` returns; `str`, `repr` and logs never show it."""
-
-    def _display(self) -> str:
-        covered = _USER_AND_PASSWORD.sub(r"\1:***@", self._secret_value)
-        return _SECRET_PARAMETER.sub(r"\1=***", covered)
-
-    def without_secrets(self) -> str:
-        """Return the URL without its password and secret parameters: it still names the same store."""
-        plain = _USER_AND_PASSWORD.sub(r"\1@", self._secret_value)
-        address, _, query = plain.partition("?")
-        kept = [part for part in query.split("&") if part and not _SECRET_PARAMETER.match(f"?{part}")]
-        return f"{address}?{'&'.join(kept)}" if kept else address
 
 
 def _base(info: ValidationInfo) -> Path:
@@ -186,7 +157,7 @@ def _storage_url(value: object, info: ValidationInfo) -> str:
     scheme = _SCHEME.match(text)
     if scheme is None:
         raise ValueError("it is not a URL: it must begin with a scheme and ://")
-    _refuse_credentials(text)
+    refuse_credentials(text)
     rest = text[scheme.end() :]
     if scheme.group() == "file://" and not rest.startswith("/"):
         raise ValueError("a file URL has three slashes and an absolute path: file:///folder")
@@ -200,17 +171,6 @@ def _endpoint(value: str) -> str:
         raise ValueError("it is not an http or https URL")
     refuse_credentials_in_endpoint(value)
     return value.rstrip("/")
-
-
-def refuse_credentials_in_endpoint(endpoint: str) -> None:
-    """Raise ValueError, without showing the endpoint, if it contains credentials: a key may hold a slash."""
-    if "@" in endpoint:
-        raise ValueError(_CARRIES_CREDENTIALS)
-
-
-def _refuse_credentials(url: str) -> None:
-    if "@" in url.partition("://")[2].partition("/")[0]:
-        raise ValueError(_CARRIES_CREDENTIALS)
 
 
 def _metadata_url(value: object, info: ValidationInfo) -> object:

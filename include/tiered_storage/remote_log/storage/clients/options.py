@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
+from tiered_storage.redaction import with_secrets_of
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 
 HDFS_USER = "hadoop.user.name"
@@ -24,8 +25,8 @@ class ObjectStoreOptions:
     `region` and the keys are for s3:// URLs, `endpoint` also for az://. `properties` go to obstore unchanged, such as
     `azure_storage_account_key` for az://, those of HADOOP_SETTINGS to HDFS. Times are ms. `max_retries` counts the
     requests after the first one, all begun within `retry_timeout_ms`. `key_ring` has the keys of encrypted segments.
-    `configs` are the options in the settings for a class of the user's own. Neither keys nor properties nor `configs`
-    show in the repr.
+    `configs` are the options in the settings for a class of the user's own. A field with `repr=False` is a secret (see
+    redaction.py): `properties` and `configs` may hold any.
     """
 
     endpoint: str | None = None
@@ -59,13 +60,8 @@ class ObjectStoreOptions:
 
     def with_secrets_of(self, other: ObjectStoreOptions) -> Self:
         """Return this with the keys, key ring, properties, arguments of roles and configs that `other` has."""
-        return replace(self, **{name: getattr(other, name) for name in _SECRETS})
+        return with_secrets_of(self, other)
 
-
-_SECRETS = (
-    *("access_key_id", "secret_access_key", "session_token", "role_arguments", "properties", "key_ring"),
-    "configs",  # whatever a class of the user's own takes, keys too
-)
 
 _OF_AZURE = frozenset(
     f"AZURE_{name}"
