@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from tiered_storage.doctor.check import Check, note, ok, wrong
 from tiered_storage.private_files import wide
-from tiered_storage.remote_log.metadata.sql.database.database_kinds import local_file
+from tiered_storage.remote_log.context import metadata_file
 from tiered_storage.settings.read_rights import load_read_rights
 from tiered_storage.settings.settings import Settings
 
@@ -32,7 +32,7 @@ def check_rights(settings: Settings) -> Iterator[Check]:
         yield wrong(_NAME, f"anybody on this machine may use {named}{more}", advice)
     elif state.is_dir():
         yield ok(_NAME, f"{state} is closed to others")
-    database = local_file(settings.rlmm_config_url.get_secret_value())
+    database = metadata_file(settings)
     if database is not None and state not in database.parents and database.parent.is_dir():
         for path in sorted(database.parent.glob(f"{database.name}*")):
             if path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):

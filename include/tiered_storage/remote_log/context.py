@@ -28,7 +28,6 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Topics,
 )
 from tiered_storage.remote_log.metadata.safety import Safety, Stop
-from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind, local_file
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.opening import open_source, why_hidden
@@ -108,7 +107,7 @@ def overlaps(settings: Settings, log_dir: Path, shown: str) -> list[str]:
     places = {**folders, "state.directory": settings.state_directory}
     # An invalid URL is refused when it is opened.
     with suppress(ConfigurationError):
-        if (file := local_file(settings.rlmm_config_url.get_secret_value())) is not None:
+        if (file := metadata_file(settings)) is not None:
             places["rlmm.config.url"] = file
     found, logs = [], log_dir.resolve()
     for name, place in places.items():
@@ -156,6 +155,15 @@ def _are_metadata_there(settings: Settings) -> bool:
     return _metadata_manager(settings).is_there(settings.rlmm_config_url.get_secret_value(), settings.rlmm_config)
 
 
+def metadata_file(settings: Settings) -> Path | None:
+    """Return the file on this machine that the metadata are in; None if there is none. Raises ConfigurationError."""
+    return _metadata_manager(settings).local_file(settings.rlmm_config_url.get_secret_value(), settings.rlmm_config)
+
+
+def _metadata_location(settings: Settings) -> str:
+    return _metadata_manager(settings).location(settings.rlmm_config_url.get_secret_value(), settings.rlmm_config)
+
+
 def ensure_sql_metadata(settings: Settings) -> None:
     """Raise ConfigurationError if the user's own class has the metadata: only a SQL database is written as a whole."""
     if settings.has_own_metadata_manager:
@@ -183,18 +191,11 @@ def _ensure_unowned(storage: RemoteStorageManager, settings: Settings) -> None:
     identity = None if listable is None else listable.find_identity()
     if identity is not None:
         raise MetadataMissingError(
-            f"{_where(settings)}: there are no metadata, and the store "
+            f"{_metadata_location(settings)}: there are no metadata, and the store "
             f"{settings.rsm_config_url} belongs to the metadata {identity.metadata_uuid}: correct rlmm.config.url, "
             "put their backup back with 'tiered-storage metadata restore', or rebuild them with 'tiered-storage "
             "rebuild-metadata'"
         )
-
-
-def _where(settings: Settings) -> str:
-    url = settings.rlmm_config_url
-    if not settings.has_own_metadata_manager:
-        return database_kind(url.get_secret_value()).where(url.get_secret_value())
-    return url.without_secrets()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from tiered_storage.clock import BootTime, Clock
 from tiered_storage.own_classes import call_own, load_class
+from tiered_storage.redaction import SecretUrl
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager, Topics
 from tiered_storage.remote_log.metadata.safety import Safety
 from tiered_storage.settings.own_managers import METADATA_MANAGER
@@ -222,6 +223,9 @@ class MetadataManager:
     `open(url, clock, *, busy_timeout_ms, create, configs)` opens the store at `url`, and makes what is missing if
     `create`; `is_there(url, configs)` returns whether the store, or a remainder of one, exists. `configs` are the
     options that the settings hand over. Both raise what metadata.sql.store.open_metadata_store raises.
+
+    Two more are optional: `location(url, configs)` returns the store's place for messages, without secrets, and
+    `local_file(url, configs)` the file on this machine that the metadata are in, None if there is none.
     """
 
     name: str
@@ -247,3 +251,17 @@ class MetadataManager:
     def is_there(self, url: str, configs: Mapping[str, str]) -> bool:
         """Return whether the store, or a remainder of one, exists. Raises as `open`."""
         return bool(call_own(METADATA_MANAGER.name, self.name, lambda: self.found.is_there(url, configs)))
+
+    def location(self, url: str, configs: Mapping[str, str]) -> str:
+        """Return the store's place for messages, without secrets: by default the URL. Raises as `open`."""
+        return str(self._optional("location", url, configs) or SecretUrl(url).without_secrets())
+
+    def local_file(self, url: str, configs: Mapping[str, str]) -> Path | None:
+        """Return the file on this machine that the metadata are in; None by default. Raises as `open`."""
+        found = self._optional("local_file", url, configs)
+        return None if found is None else Path(found)
+
+    def _optional(self, method: str, url: str, configs: Mapping[str, str]) -> Any:
+        """Return what the class's `method` returns; None if it has none."""
+        called = getattr(self.found, method, None)
+        return None if called is None else call_own(METADATA_MANAGER.name, self.name, lambda: called(url, configs))

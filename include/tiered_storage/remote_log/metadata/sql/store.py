@@ -12,7 +12,7 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import MetadataCorruptError, MetadataMissingError, StoreMismatchError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.metadata.sql.clock_readings import SqlClockReadings
-from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind, no_metadata
+from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind, local_file, no_metadata
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing
 from tiered_storage.remote_log.metadata.sql.database.schema import store_identity, work_area_key
 from tiered_storage.remote_log.metadata.sql.database.schema_migrations import bring_up_to_date, schema_version, upgrade
@@ -97,6 +97,18 @@ class SqlMetadataStore:
         """See the function is_there."""
         del configs
         return is_there(url)
+
+    @staticmethod
+    def location(url: str, configs: Mapping[str, str]) -> str:
+        """Return the database's place for messages, without secrets. Raises ConfigurationError."""
+        del configs
+        return database_kind(url).where(url)
+
+    @staticmethod
+    def local_file(url: str, configs: Mapping[str, str]) -> Path | None:
+        """Return the file of a SQLite database; None for one on a server. Raises ConfigurationError."""
+        del configs
+        return local_file(url)
 
     def work_area_key(self) -> bytes:
         """Return the key that signs the messages in the work area; it never leaves this process."""

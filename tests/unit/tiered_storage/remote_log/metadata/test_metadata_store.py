@@ -12,7 +12,7 @@ from recipes.metadata import MemoryMetadata
 from support.command_line import CommandResult, run, run_on
 from support.examinations import examined
 from support.remote_logs import RemoteLogFiles, a_remote_log, assert_clean, copy
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, MetadataMissingError
 from tiered_storage.remote_log.context import stop_by_metadata_alone
 from tiered_storage.remote_log.metadata.metadata_store import MetadataManager
 from tiered_storage.settings.settings import load_settings
@@ -129,6 +129,32 @@ def test_doctor_looks_at_it_and_creates_nothing(tmp_path: Path) -> None:
     assert "recipes.metadata.MemoryMetadata" in found.ok("metadata")[0]
     assert found.ok("pair") != []
     assert any("options space, url" in message for message in found.ok("settings"))
+
+
+def test_doctor_looks_for_no_file_of_it(tmp_path: Path) -> None:
+    assert examined(in_memory(tmp_path)).wrong("rights") == []
+
+
+def test_without_more_methods_it_is_at_its_url_and_in_no_file() -> None:
+    manager = MetadataManager("recipes.metadata.MemoryMetadata", MemoryMetadata)
+
+    assert manager.location("memory://ada:hush@here/a?password=hush", {}) == "memory://ada@here/a"
+    assert manager.local_file("memory://here", {}) is None
+
+
+def test_its_own_methods_tell_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryMetadata, "location", lambda _, configs: f"memory {configs['space']}", raising=False)
+    files = in_memory(tmp_path)
+    with files.open() as remote_log:
+        copy(remote_log)
+    files.properties["rlmm.config.space"] = str(tmp_path / "other")
+    with pytest.raises(MetadataMissingError, match=f"^memory {tmp_path}/other: there are no metadata"):
+        files.open()
+
+    inside = files.log_directory / "metadata"
+    monkeypatch.setattr(MemoryMetadata, "local_file", lambda *_: inside, raising=False)
+    with pytest.raises(ConfigurationError, match=rf"rlmm\.config\.url is {inside}, inside"):
+        files.open()
 
 
 def test_only_sql_databases_are_written_as_a_whole(tmp_path: Path) -> None:
