@@ -13,9 +13,11 @@ from tiered_storage.errors import (
     CorruptRecordError,
     InvalidLogDirectoryError,
     InvalidTimestampError,
+    LogDirectoryLockedError,
     OffsetOutOfRangeError,
     UnsupportedMagicError,
 )
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock, ensure_unlocked
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
 from tiered_storage.kafka_log.files.partition_metadata import read_topic_id
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
@@ -405,3 +407,34 @@ def test_a_log_that_fell_over_while_it_was_cut_gives_its_lock_back(
     with pytest.raises(InvalidLogDirectoryError, match=r"open.*again"):
         log.close()
     LocalLog.open(tmp_path / "orders-0").close()
+
+
+def test_a_directory_that_holds_no_log_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty-0").mkdir()
+    for name in ("empty-0", "missing-0", "other"):
+        with pytest.raises(InvalidLogDirectoryError, match="is no directory topic-partition"):
+            LocalLog.open(tmp_path / name)
+
+
+def test_a_directory_that_exists_is_not_created_over(tmp_path: Path) -> None:
+    create(tmp_path).close()
+
+    with pytest.raises(InvalidLogDirectoryError, match="exists"):
+        create(tmp_path)
+
+
+def test_the_log_directory_is_locked_for_as_long_as_a_log_in_it_is_open(tmp_path: Path) -> None:
+    with create(tmp_path) as log:
+        with pytest.raises(LogDirectoryLockedError, match="is in use"):
+            create(tmp_path)
+        with pytest.raises(LogDirectoryLockedError, match="is in use"):
+            LocalLog.open(log.directory)
+    ensure_unlocked(tmp_path)
+
+    with pytest.raises(InvalidLogDirectoryError):
+        create(tmp_path)
+    ensure_unlocked(tmp_path)
+    with DirectoryLock.acquire(tmp_path) as lock:
+        LocalLog.open(log.directory, lock=lock).close()
+        with pytest.raises(LogDirectoryLockedError):
+            ensure_unlocked(tmp_path)

@@ -1,4 +1,4 @@
-"""What LocalLog.open makes of a directory, in whatever state it was left."""
+"""What opening a log makes of its directory, in whatever state it was left."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from support.files import files_in
 from support.local_logs import NOW, TOPIC_ID, create, read_all, records
 from support.transactions import ABORT, data
 from tiered_storage.errors import (
-    InvalidLogDirectoryError,
-    LogDirectoryLockedError,
     UnsupportedMagicError,
 )
-from tiered_storage.kafka_log.files.directory_lock import DirectoryLock, ensure_unlocked
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
@@ -157,20 +154,6 @@ def test_batches_of_an_older_format_are_no_damage_to_be_cut_off(tmp_path: Path) 
     assert path.stat().st_size == len(content)
 
 
-def test_a_directory_that_holds_no_log_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty-0").mkdir()
-    for name in ("empty-0", "missing-0", "other"):
-        with pytest.raises(InvalidLogDirectoryError, match="is no directory topic-partition"):
-            LocalLog.open(tmp_path / name)
-
-
-def test_a_directory_that_exists_is_not_created_over(tmp_path: Path) -> None:
-    written(tmp_path)
-
-    with pytest.raises(InvalidLogDirectoryError, match="exists"):
-        create(tmp_path)
-
-
 def test_from_the_recovery_point_on_all_is_verified_and_rebuilt(tmp_path: Path) -> None:
     log = many_segments(tmp_path)
     before = files_in(log.directory)
@@ -307,20 +290,3 @@ def test_an_older_format_in_closed_segments_is_no_hindrance(tmp_path: Path) -> N
 
     with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW) as reopened:
         assert [entry.last_offset for entry in reopened.producers if entry.producer_id == 1] == [10]
-
-
-def test_the_log_directory_is_locked_for_as_long_as_a_log_in_it_is_open(tmp_path: Path) -> None:
-    with create(tmp_path) as log:
-        with pytest.raises(LogDirectoryLockedError, match="is in use"):
-            create(tmp_path)
-        with pytest.raises(LogDirectoryLockedError, match="is in use"):
-            LocalLog.open(log.directory)
-    ensure_unlocked(tmp_path)
-
-    with pytest.raises(InvalidLogDirectoryError):
-        create(tmp_path)
-    ensure_unlocked(tmp_path)
-    with DirectoryLock.acquire(tmp_path) as lock:
-        LocalLog.open(log.directory, lock=lock).close()
-        with pytest.raises(LogDirectoryLockedError):
-            ensure_unlocked(tmp_path)
