@@ -28,8 +28,7 @@ from tiered_storage.remote_log.source.partition_log import (
     SegmentLocation,
     name_of,
 )
-from tiered_storage.remote_log.source.segment_age import first_timestamp, magic
-from tiered_storage.remote_log.source.segment_source import OpenSegment
+from tiered_storage.remote_log.source.segment_source import OpenSegment, first_timestamp, magic
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.segment_age import first_timestamp
+from tiered_storage.remote_log.source.segment_source import first_timestamp
 from tiered_storage_airflow.read_service.partitions import Asked
 from tiered_storage_airflow.read_service.routes.metadata import describe
 from tiered_storage_airflow.read_service.routes.schemas import PartitionAnswer

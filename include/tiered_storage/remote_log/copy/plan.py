@@ -39,7 +39,7 @@ from tiered_storage.remote_log.source.partition_log import (
     UnsegmentedLog,
     name_of,
 )
-from tiered_storage.remote_log.source.segment_age import first_timestamp, is_indexed_since, magic
+from tiered_storage.remote_log.source.segment_source import first_timestamp, is_indexed_since, magic
 from tiered_storage.remote_log.tiering_policy import Decisions, TieringPolicy
 from tiered_storage.settings.topics import TopicSettings
 

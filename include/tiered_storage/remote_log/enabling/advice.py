@@ -14,7 +14,7 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.enabling.retention_margin import why_margin_is_short, write_rate
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition, UnsegmentedLog
-from tiered_storage.remote_log.source.segment_age import first_timestamp
+from tiered_storage.remote_log.source.segment_source import first_timestamp
 from tiered_storage.remote_log.tiering_policy import effective, refuse_compacted, refuse_log
 from tiered_storage.settings.settings import Settings
 from tiered_storage.settings.topics import TopicSettings

@@ -31,8 +31,7 @@ from tiered_storage.remote_log.metrics.partition_metrics import (
 from tiered_storage.remote_log.model import PartitionState, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition, UnsegmentedLog
-from tiered_storage.remote_log.source.segment_age import first_timestamp
-from tiered_storage.remote_log.source.segment_source import configured_partitions
+from tiered_storage.remote_log.source.segment_source import configured_partitions, first_timestamp
 from tiered_storage.remote_log.tiering_policy import Decisions, TieringPolicy
 
 if TYPE_CHECKING:

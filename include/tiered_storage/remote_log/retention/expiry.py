@@ -27,8 +27,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.model import Finding, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog
-from tiered_storage.remote_log.source.segment_age import is_older_than
-from tiered_storage.remote_log.source.segment_source import OpenSegment
+from tiered_storage.remote_log.source.segment_source import OpenSegment, is_older_than
 from tiered_storage.settings.topics import TopicSettings
 
 

@@ -20,8 +20,7 @@ from tiered_storage.remote_log.retention.local.cluster_plan import RemoteSide, p
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import PartitionLog
-from tiered_storage.remote_log.source.segment_age import is_indexed_before
-from tiered_storage.remote_log.source.segment_source import configured_partitions
+from tiered_storage.remote_log.source.segment_source import configured_partitions, is_indexed_before
 from tiered_storage.remote_log.tiering_policy import effective
 from tiered_storage.settings.topics import TopicSettings
 

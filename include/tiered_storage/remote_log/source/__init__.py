@@ -1,10 +1,9 @@
 """Local logs: which segments exist, how far they are stable, and what is in them.
 
 `segment_source` is the border, with SegmentSource, OpenSegment and LocalTrim, and `partition_log` what it gives;
-`opening` knows every kind of source, and `segment_age` how old a segment is, and of which format.
-`log_directory_source`, `log_directory_segment` and `log_directory_trim` implement the border for a directory that
-stands alone; `fetch_source`, `fetched_log` and `cluster_trim` do so for brokers asked by Kafka's protocol, with
-`leader_files` and `leader_log` also beside their disks.
+`opening` knows every kind of source. `log_directory_source`, `log_directory_segment` and `log_directory_trim` implement
+the border for a directory that stands alone; `fetch_source`, `fetched_log`, `rolled_segment` and `cluster_trim` do so
+for brokers asked by Kafka's protocol, with `leader_files` and `leader_log` also beside their disks.
 """
 
 __all__ = [
@@ -15,6 +14,5 @@ __all__ = [
     "log_directory_source",
     "opening",
     "partition_log",
-    "segment_age",
     "segment_source",
 ]

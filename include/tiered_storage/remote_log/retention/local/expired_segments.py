@@ -20,7 +20,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog, share_offsets
-from tiered_storage.remote_log.source.segment_age import is_indexed_since, is_older_than
+from tiered_storage.remote_log.source.segment_source import is_indexed_since, is_older_than
 from tiered_storage.settings.topics import TopicSettings
 
 Offsets: TypeAlias = tuple[int, int]

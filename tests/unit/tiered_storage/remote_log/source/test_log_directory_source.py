@@ -47,8 +47,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT, LogDirectorySource
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
-from tiered_storage.remote_log.source.segment_age import first_timestamp
-from tiered_storage.remote_log.source.segment_source import SegmentSource
+from tiered_storage.remote_log.source.segment_source import SegmentSource, first_timestamp
 
 
 def source_of(files: RemoteLogFiles, *, end_is_stable: bool = False) -> LogDirectorySource:

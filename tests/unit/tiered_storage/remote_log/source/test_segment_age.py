@@ -9,7 +9,7 @@ from support.remote_logs import NOW, a_remote_log, flip_bit, record
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
-from tiered_storage.remote_log.source.segment_age import is_older_than, largest_timestamp
+from tiered_storage.remote_log.source.segment_source import is_older_than, largest_timestamp
 
 LARGEST = record(9).timestamp
 
