@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import islice
 
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.log_directories import check_broker_directories
-from tiered_storage.errors import SourceClusterError, TieredStorageError
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import TO_COPY, TO_TRIM, grant
 from tiered_storage.kafka_wire.controller_clock import REMEDY
@@ -45,7 +45,7 @@ def check_cluster(settings: Settings) -> Iterator[Check]:
     with closing(open_source(settings)) as source:
         with ClusterClient.by_properties(source.access) as client:
             cluster = client.metadata((), seconds=ANSWER_SECONDS)
-            yield from _check_clock(client, settings)
+            yield from check_clock(client, settings)
         if cluster.cluster_id is not None:
             yield from check_broker_directories(settings, cluster.cluster_id, cluster.brokers)
         yield from _check_partitions(source, settings)
@@ -57,19 +57,16 @@ def _check_file(settings: Settings) -> Iterator[Check]:
         yield wrong(_NAME, f"{path} may be read by other users", f"chmod 600 {path}: it may hold a password")
 
 
-def _check_clock(client: ClusterClient, settings: Settings) -> Iterator[Check]:
+def check_clock(client: ClusterClient, settings: Settings) -> Iterator[Check]:
     """Yield whether the clock of the active controller, which is all that Kafka shows, agrees with this machine's."""
-    # Brokers that answered before, and do not describe their quorum now, are no finding.
-    with suppress(SourceClusterError):
-        found = client.controller_clock(wall_clock, seconds=ANSWER_SECONDS)
-        if found is None:
-            message = "the brokers' clocks are not compared with this machine's: no controller shows its own"
-            yield note(_NAME, message, f"use Kafka 3.3 or later without ZooKeeper; {_DESCRIBE_CLUSTER}")
-            return
-        if (why := found.why_apart(settings.clock_max_skew_ms)) is not None:
-            yield wrong(_NAME, why, REMEDY)
-        else:
-            yield ok(_NAME, f"the clock of node {found.node}, the active controller, agrees with this machine's")
+    found = client.controller_clock(wall_clock, seconds=ANSWER_SECONDS)
+    if found is None:
+        message = "the brokers' clocks are not compared with this machine's: no controller shows its own"
+        yield note(_NAME, message, f"use Kafka 3.3 or later without ZooKeeper; {_DESCRIBE_CLUSTER}")
+    elif (why := found.why_apart(settings.clock_max_skew_ms)) is not None:
+        yield wrong(_NAME, why, REMEDY)
+    else:
+        yield ok(_NAME, f"the clock of node {found.node}, the active controller, agrees with this machine's")
 
 
 def _check_partitions(source: SegmentSource, settings: Settings) -> Iterator[Check]:

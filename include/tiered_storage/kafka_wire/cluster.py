@@ -76,6 +76,8 @@ from tiered_storage.kafka_wire.topic_configs import (
 
 CALL_SECONDS = 120.0
 """For a call with all its repetitions."""
+CLOCK_SECONDS = 10.0
+"""For the controller's clock, which no work depends on."""
 _QUESTION_SECONDS = 5.0
 """The least that one of many questions gets."""
 
@@ -134,11 +136,11 @@ class ClusterClient:
 
         return brokers.ask_any("described the cluster", ask, deadline)
 
-    def controller_clock(self, clock: Clock, *, seconds: float = CALL_SECONDS) -> ControllerClock | None:
+    def controller_clock(self, clock: Clock, *, seconds: float = CLOCK_SECONDS) -> ControllerClock | None:
         """Return what the active controller's clock shows, from any broker, beside this machine's `clock`.
 
-        None if brokers do not show it: to a login without Describe on the cluster, before Kafka 3.3, by ZooKeeper, or
-        while the controller changes.
+        None if brokers do not show it: to a login without Describe on the cluster, before Kafka 3.3, by ZooKeeper,
+        while the controller changes, or in `seconds`.
         """
         brokers, deadline = self._brokers, self._brokers.deadline(seconds)
 
@@ -151,7 +153,9 @@ class ClusterClient:
             found = connection.exchange(DESCRIBE_QUORUM, message, brokers.within(deadline), read_controller_clock)
             return None if found is None else ControllerClock(*found, before, clock())
 
-        return brokers.ask_any("described the quorum", ask, deadline)
+        with suppress(SourceClusterError):
+            return brokers.ask_any("described the quorum", ask, deadline)
+        return None
 
     def topic_configs(self, topics: Sequence[str], *, seconds: float = CALL_SECONDS) -> dict[str, TopicConfigs | str]:
         """Return the settings of each of `topics`, or why they are unknown, from any broker."""

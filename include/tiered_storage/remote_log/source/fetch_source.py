@@ -8,7 +8,6 @@ disks, a copy takes the leader's closed segments from there (leader_log.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Final
@@ -56,7 +55,6 @@ _SAMPLE_BYTES: Final = 64 << 10
 _ONE_BATCH: Final = 1
 """The first batch comes whole, however few bytes are asked for."""
 _SAMPLE_BUFFER: Final = 64 << 20
-_CLOCK_SECONDS: Final = 10.0
 
 
 class FetchSource:
@@ -107,12 +105,10 @@ class FetchSource:
         """As SegmentSource: the cluster's clock, if it is apart from ours; other findings belong to a partition."""
         if self._max_skew_ms is None:
             return ()
-        # A plan does not fail because no broker shows a clock.
-        with self._lock, suppress(SourceClusterError):
-            found = self._client.controller_clock(wall_clock, seconds=_CLOCK_SECONDS)
-            why = None if found is None else found.why_apart(self._max_skew_ms)
-            return () if why is None else (f"{why}: {REMEDY}",)
-        return ()
+        with self._lock:
+            found = self._client.controller_clock(wall_clock)
+        why = None if found is None else found.why_apart(self._max_skew_ms)
+        return () if why is None else (f"{why}: {REMEDY}",)
 
     @property
     def local_trim(self) -> LocalTrim:

@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import run
+from support.command_line import mentions, run
+from support.remote_logs import a_remote_log
+from tiered_storage.clock import wall_clock
 from tiered_storage.doctor import source_cluster
+from tiered_storage.doctor.check import Status
+from tiered_storage.doctor.source_cluster import check_clock
+from tiered_storage.kafka_wire.connections.apis import DESCRIBE_QUORUM
+from unit.tiered_storage.kafka_wire.scripted_cluster import Scripted, served
 
 
 def test_a_cluster_that_does_not_answer_is_not_waited_for_as_long_as_by_a_run(
@@ -23,3 +29,14 @@ def test_a_cluster_that_does_not_answer_is_not_waited_for_as_long_as_by_a_run(
     assert result.exit_code == 1
     assert address in result.out
     assert "within 0.2 s" in result.out
+
+
+def test_without_the_right_to_see_the_controllers_clock_the_right_is_named(tmp_path: Path) -> None:
+    settings = a_remote_log(tmp_path).settings()
+    scripted = Scripted(fails={(1, DESCRIBE_QUORUM.key, 0): [31]}, clocks={9: wall_clock()})
+    with served(scripted) as client:
+        [refused], [seen] = (list(check_clock(client, settings)) for _ in range(2))
+
+    assert refused.status is Status.NOTE
+    assert mentions(refused.advice, "--operation Describe --cluster")
+    assert (seen.status, seen.advice) == (Status.OK, "")

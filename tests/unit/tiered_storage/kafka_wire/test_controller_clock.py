@@ -9,8 +9,9 @@ import pytest
 from support.command_line import mentions
 from tiered_storage.clock import Clock, as_date
 from tiered_storage.kafka_wire.connections.apis import APIS, DESCRIBE_QUORUM
+from tiered_storage.kafka_wire.connections.client_settings import ClientSettings
 from tiered_storage.kafka_wire.controller_clock import ControllerClock
-from unit.tiered_storage.kafka_wire.scripted_cluster import Scripted, served
+from unit.tiered_storage.kafka_wire.scripted_cluster import UNREACHABLE, Scripted, client, served
 
 NOON = 1_795_780_800_000
 MINUTE = 60_000
@@ -56,6 +57,11 @@ def test_brokers_that_cannot_show_it_show_no_clock(offered: tuple[int, int] | No
     with served(scripted, ranges) as cluster:
         assert cluster.controller_clock(clock) is None
     assert scripted.asked == []
+
+
+def test_brokers_that_do_not_answer_show_no_clock(clock: Clock) -> None:
+    with client(ClientSettings((UNREACHABLE,), connect_seconds=1, request_seconds=1)) as cluster:
+        assert cluster.controller_clock(clock, seconds=0.2) is None
 
 
 @pytest.mark.parametrize(
