@@ -11,7 +11,7 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.fetch import FetchBuffer
-from tiered_storage.remote_log.source.fetched_log import FetchedLog, RollRange
+from tiered_storage.remote_log.source.fetched_log import FetchedLog, RolledPartition, RollRange
 from tiered_storage.remote_log.source.leader_log import LeaderLog
 from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog
 
@@ -54,7 +54,7 @@ def append(producer: Producer, topic: str) -> None:
 def rolled_segments(log: PartitionLog, bootstrap_servers: str, folder: Path) -> tuple[LocalSegment, ...]:
     """Return the segments that a copy of `log` rolls in the new `folder`, up to its stable end; they stay there."""
     assert log.unsegmented is not None
-    partition, rules = log.topic_id_partition, log.unsegmented.rules
+    rules = log.unsegmented.rules
     wanted = RollRange(log.log_start_offset, log.last_stable_offset)
     folder.mkdir()
 
@@ -62,11 +62,8 @@ def rolled_segments(log: PartitionLog, bootstrap_servers: str, folder: Path) -> 
         """Return a time at which a copy no longer waits for the tail to fill a segment."""
         return wall_clock() + rules.tail_ms
 
-    rolled = (
-        FetchedLog(partition, rules, wanted, (), folder, later)
-        if rules.files is None
-        else LeaderLog(partition, rules, rules.files, wanted, tuple, folder, later)
-    )
+    place = RolledPartition(log.topic_id_partition, rules, folder, later)
+    rolled = FetchedLog(place, wanted, ()) if rules.files is None else LeaderLog(place, rules.files, wanted, tuple)
     buffer = FetchBuffer(_BUFFER_BYTES)
     with ClusterClient.by_properties({"bootstrap.servers": bootstrap_servers}) as cluster, closing(rolled):
         return tuple(iter(lambda: rolled.next_segment(cluster, buffer), None))

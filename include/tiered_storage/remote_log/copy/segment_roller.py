@@ -44,7 +44,7 @@ from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, RollOrde
 from tiered_storage.remote_log.jobs.groups import CopyFailure
 from tiered_storage.remote_log.lineage import up_to
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, RolledSegment, TopicIdPartition
-from tiered_storage.remote_log.source.fetched_log import FetchedLog, RollRange
+from tiered_storage.remote_log.source.fetched_log import FetchedLog, RolledPartition, RollRange
 from tiered_storage.remote_log.source.leader_log import LeaderLog
 from tiered_storage.remote_log.source.partition_log import LocalSegment, epochs_within
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
@@ -171,17 +171,17 @@ class SegmentRoller:
             return self._logs[partition]
 
     def _open(self, task: CopyTask, order: RollOrder) -> _OpenLog:
-        partition, clock = task.metadata.topic_id_partition, self._clock
         rules = replace(order.rules, fetch_bytes=min(order.rules.fetch_bytes, self._window))
         wanted = RollRange(order.from_offset, task.metadata.end_offset + 1)
         # Before the folder: what this raises leaves none.
         known = self._producers(task, order) if rules.files is None else None
         folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
         held = DirectoryLock.acquire(folder)
+        place = RolledPartition(task.metadata.topic_id_partition, rules, folder, self._clock)
         log = (
-            FetchedLog(partition, rules, wanted, known, folder, clock)
+            FetchedLog(place, wanted, known)
             if rules.files is None
-            else LeaderLog(partition, rules, rules.files, wanted, partial(self._producers, task, order), folder, clock)
+            else LeaderLog(place, rules.files, wanted, partial(self._producers, task, order))
         )
         return _OpenLog(log, held)
 

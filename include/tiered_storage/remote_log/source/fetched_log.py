@@ -16,9 +16,7 @@ the producers since the start of the range, so that no copy needs earlier segmen
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,14 +39,12 @@ from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_segment import (
     LogDirectorySegment,
-    seen_producers_path,
     write_seen_producers,
 )
 from tiered_storage.remote_log.source.partition_log import FETCHED_SCHEME, LocalSegment, RollRules, SegmentLocation
-from tiered_storage.remote_log.source.rolled_segment import SegmentBeingRolled
+from tiered_storage.remote_log.source.rolled_segment import RolledFiles, SegmentBeingRolled
 from tiered_storage.remote_log.source.segment_source import first_timestamp
 
-_SPARE = ".spare"
 _WAIT_SECONDS = 0.5
 """How long a broker may hold an answer back that would be empty."""
 
@@ -66,43 +62,36 @@ class RollRange:
     closes_rest: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RolledPartition:
+    """A partition whose log is rolled: by which rules, in which folder, and by which clock.
+
+    `folder` belongs to one log alone.
+    """
+
+    partition: TopicIdPartition
+    rules: RollRules
+    folder: Path
+    clock: Clock
+
+
 class FetchedLog:
     """The log of one partition, as far as it is fetched. For one thread at a time."""
 
     def __init__(
-        self,
-        partition: TopicIdPartition,
-        rules: RollRules,
-        wanted: RollRange,
-        producers: Sequence[ProducerSnapshotEntry] | None,
-        folder: Path,
-        clock: Clock,
+        self, place: RolledPartition, wanted: RollRange, producers: Sequence[ProducerSnapshotEntry] | None
     ) -> None:
-        """Work in `folder`, which belongs to this log alone. Nothing is fetched yet.
-
-        `producers` are those known at the start of `wanted`; None: nobody knows them.
-        """
-        self._partition = partition
-        self._rules = rules
+        """Fetch nothing yet. `producers` are those known at the start of `wanted`; None: nobody knows them."""
+        partition = place.partition
+        self._place = place
         self._wanted = wanted
-        self._producers = producers
-        self._directory = folder / partition_directory_name(partition.topic, partition.partition)
-        self._clock = clock
-        self._topic_id = partition.topic_id if rules.has_topic_id else None
+        self._known = producers
+        self._files = RolledFiles(place.folder / partition_directory_name(partition.topic, partition.partition))
         self._next_offset = wanted.start_offset
-        self._state: ProducerState | None = None
-        """The producers where the fetched batches end; None: nothing was fetched yet."""
+        self._producers: _FollowedProducers | None = None
+        """Those where the fetched batches end; None: nothing was fetched yet."""
         self._active: SegmentBeingRolled | None = None
         self._waiting: _Waiting | None = None
-        self._kept: deque[LogSegment] = deque()
-        """Closed segments of which any file is there."""
-        self._released: set[int] = set()
-        """The base offsets of segments that were released."""
-        self._spares: list[Path] = []
-        """The file that the next segment is written over, if there is one."""
-        self._has_ended = False
-        self._seen_from: int | None = None
-        """Where the fetched batches begin, if the producers before them are unknown."""
 
     def next_segment(
         self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None] = lambda _: None
@@ -115,7 +104,7 @@ class FetchedLog:
         """
         closed = None
         try:
-            closed = None if self._has_ended else self._roll(cluster, buffer, fetched)
+            closed = None if self._files.have_ended else self._roll(cluster, buffer, fetched)
         finally:
             if closed is None:
                 self._end()
@@ -131,34 +120,12 @@ class FetchedLog:
         return self._close_old_tail()
 
     def release(self, segment: LocalSegment, *, is_reused: bool = True) -> None:
-        """Remove the files of a segment that was handed out, but keep the producers at its start while an earlier
-        segment is copied.
-
-        With `is_reused`, the next segment overwrites its `.log` file, unless an earlier segment is still being copied.
-        Clear it if a thread of a failed copy may still read the file, or if no other segment follows.
-        """
-        files, is_oldest = LogSegment(segment.base_offset, self._directory), False
-        self._released.add(files.base_offset)
-        while self._kept and self._kept[0].base_offset in self._released:
-            first = self._kept.popleft()
-            is_oldest = is_oldest or first == files
-            _remove(producer_snapshot_path(first.directory, first.base_offset), seen_producers_path(first))
-        _remove(*files.index_paths)
-        if is_reused and is_oldest and not self._spares and not self._has_ended:
-            # Each under its own name: another thread may be removing the one before.
-            self._spares.append(files.log_path.rename(files.log_path.with_suffix(_SPARE)))
-        else:
-            _remove(files.log_path)
+        """As RolledFiles."""
+        self._files.release(segment.base_offset, is_reused=is_reused)
 
     def drop_spare(self) -> None:
-        """Remove the file that the next segment would be written over. For any thread."""
-        if (spare := self._take_spare()) is not None:
-            _remove(spare)
-
-    def _take_spare(self) -> Path | None:
-        with suppress(IndexError):
-            return self._spares.pop()
-        return None
+        """As RolledFiles."""
+        self._files.drop_spare()
 
     def why_changed(self, segment: LocalSegment) -> None:
         """Return why the file of a `segment` changed since it was handed out: nobody else writes here."""
@@ -170,119 +137,44 @@ class FetchedLog:
 
     def _end(self) -> None:
         """Remove what is no whole segment: other partitions are fetched while segments of this one are copied."""
-        self._has_ended = True
+        self._files.end()
         self.close()
         if self._active is not None:
-            _remove(self._active.files.log_path)
+            self._active.files.log_path.unlink(missing_ok=True)
         self._active = self._waiting = None
-        self.drop_spare()
 
     def _fetch(self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None]) -> _Waiting | None:
         """Return the batches of the next answer; None if there were none below the end of what is wanted."""
-        found, batches = self._ask(cluster, buffer)
-        if self._leaves_offsets_out(batches) or (len(batches) and self._learns_producers):
-            found, batches = self._confirmed(found, batches, cluster, buffer)
+        is_first = self._producers is None
+        question = _Question(
+            self._place,
+            self._next_offset,
+            is_first=is_first,
+            learns_producers=is_first and self._known is None and self._next_offset > 0,
+        )
+        found, batches = question.answer(cluster, buffer)
         batches = batches.rows(0, int(batches.last_offset.searchsorted(self._wanted.end_offset)))
         if not len(batches):
             return None
-        if self._state is None:
-            self._state = self._begin(found, int(batches.base_offset[0]))
+        if self._producers is None:
+            self._producers = self._begin(found, int(batches.base_offset[0]))
         fetched(_end_of(batches))
-        return _Waiting(found.records, batches, self._state)
+        return _Waiting(found.records, batches, self._producers)
 
-    @property
-    def _learns_producers(self) -> bool:
-        """Whether the next answer alone shows which transactions from before its batches are aborted."""
-        return self._state is None and self._producers is None and self._next_offset > 0
-
-    def _confirmed(
-        self, found: FetchedPartition, batches: BatchTable, cluster: ClusterClient, buffer: FetchBuffer
-    ) -> tuple[FetchedPartition, BatchTable]:
-        """Fetch again, and return the second answer; compare what a garbled one may say, since no checksum covers it.
-
-        That is the offset of a batch, of which only compaction leaves some out, and the aborted transactions. Raises
-        MalformedAnswerError if they differ.
-        """
-        offsets, aborted = batches.base_offset, _undecided(found.aborted, self._next_offset)
-        found, batches = self._ask(cluster, buffer)
-        batches = batches.rows(0, min(len(offsets), len(batches)))
-        differing = "batches at different offsets"
-        is_same = len(batches) and np.array_equal(offsets[: len(batches)], batches.base_offset)
-        if is_same and self._learns_producers:
-            differing = "different aborted transactions"
-            is_same = aborted == _undecided(found.aborted, self._next_offset)
-        if not is_same:
-            raise MalformedAnswerError(
-                f"{self._partition}: two answers to a Fetch from offset {self._next_offset} on have {differing}: the "
-                "next run fetches them again"
-            )
-        return found, batches
-
-    def _ask(self, cluster: ClusterClient, buffer: FetchBuffer) -> tuple[FetchedPartition, BatchTable]:
-        """Return the next answer and its whole batches."""
-        name = self._partition
-        position = FetchPosition(
-            name.topic, name.partition, self._next_offset, self._rules.fetch_bytes, topic_id=self._topic_id
-        )
-        limits = FetchLimits(_WAIT_SECONDS, max_bytes=self._rules.fetch_bytes, isolation=IsolationLevel.READ_COMMITTED)
-        [found] = cluster.fetch([position], buffer, limits).partitions
-        if found.error is not None:
-            raise found.error.as_exception()
-        return found, self._batches_of(found.records)
-
-    def _leaves_offsets_out(self, batches: BatchTable) -> bool:
-        """Return whether offsets are missing before one of `batches`."""
-        if not len(batches):
-            return False
-        is_first_later = int(batches.base_offset[0]) > self._next_offset
-        return is_first_later or bool((batches.base_offset[1:] > batches.last_offset[:-1] + 1).any())
-
-    def _batches_of(self, records: memoryview) -> BatchTable:
-        """Return the whole batches at the start of `records`.
-
-        What follows a broken batch waits for the next answer, which begins with it. Raises CorruptRecordError, and
-        MalformedAnswerError if there is no whole batch: a broker sends one, however large it is.
-        """
-        if not records:
-            return BatchTable.allocate(0)
-        name = str(self._partition)
-        batches = BatchTable.allocate(0)
-        if len(records) >= BATCH_OVERHEAD:
-            first = read_batch_header(records[:BATCH_OVERHEAD], source=name).base_offset
-            if self._state is not None and first < self._next_offset:
-                raise UnexpectedAppendOffsetError(
-                    f"{name}: a broker was asked for batches from offset {self._next_offset} on, and sent one that "
-                    f"begins at {first}: the next run fetches it again"
-                )
-            # Not from the segment's base offset: a later batch may be too far from that, and then begins the next one.
-            scanner = SegmentScanner(name, first, verify_crc=False)
-            try:
-                batches, _ = scanner.feed(records)
-            except CorruptRecordError as error:
-                if not error.position:
-                    raise
-                batches, _ = scanner.feed(records[: error.position])
-        if not len(batches):
-            raise MalformedAnswerError(
-                f"{name}: the answer to a Fetch from offset {self._next_offset} on has {len(records):,} bytes, and no "
-                "whole batch: the next run fetches it again"
-            )
-        return batches
-
-    def _begin(self, found: FetchedPartition, first: int) -> ProducerState:
+    def _begin(self, found: FetchedPartition, first: int) -> _FollowedProducers:
         """Make the directory, open the first segment, and return the producers known there.
 
         Where the offsets before the `first` batch were compacted away, the log begins with them.
         """
-        self._directory.mkdir()
+        self._files.directory.mkdir()
         start = min(first, self._wanted.start_offset)
         self._open(start)
-        if self._producers is None:
-            self._seen_from = start or None
-            return KnownProducers(start, tuple(_undecided(found.aborted, start))).state()
+        if self._known is None:
+            undecided = tuple(_undecided(found.aborted, start))
+            return _FollowedProducers(KnownProducers(start, undecided).state(), is_whole=False, seen_from=start or None)
         if start:
-            self._write_snapshot(start, self._producers)
-        return KnownProducers(start, tuple(self._producers)).state()
+            _write_snapshot(self._files.directory, start, self._known)
+        return _FollowedProducers(KnownProducers(start, tuple(self._known)).state())
 
     def _take(self, waiting: _Waiting) -> LocalSegment | None:
         """Write what is `waiting` until a segment is closed, and return that; the rest waits for the next one.
@@ -299,14 +191,14 @@ class FetchedLog:
                 return self._close(active)
             taken = batches.rows(0, count)
             window = waiting.records[int(taken.position[0]) : _end_of(taken)]
-            active.append(window, taken, follow(waiting.state, str(self._partition), window, taken))
+            active.append(window, taken, follow(waiting.producers.state, str(self._place.partition), window, taken))
             self._next_offset = int(taken.last_offset[-1]) + 1
             batches = batches.rows(count, len(batches))
         return None
 
     def _open(self, base_offset: int) -> SegmentBeingRolled:
-        files = LogSegment(base_offset, self._directory)
-        self._active = SegmentBeingRolled(files, self._rules, self._clock, self._take_spare())
+        files = LogSegment(base_offset, self._files.directory)
+        self._active = SegmentBeingRolled(files, self._place.rules, self._place.clock, self._files.take_spare())
         return self._active
 
     def _close(self, active: SegmentBeingRolled) -> LocalSegment:
@@ -314,13 +206,9 @@ class FetchedLog:
         end = self._next_offset
         active.finish()
         files = active.files
-        if self._state is not None and self._producers is not None:
-            self._write_snapshot(end, self._state.snapshot())
-        elif self._state is not None:
-            # A snapshot would claim to know the producers before the log's start.
-            known = KnownProducers(end, self._state.snapshot(), self._seen_from)
-            write_seen_producers(LogSegment(end, self._directory), known)
-        self._kept.append(files)
+        if self._producers is not None:
+            self._producers.write(self._files.directory, end)
+        self._files.hand_out(files)
         self._active = None
         return LocalSegment(
             files.base_offset, end - 1, active.size, SegmentLocation(f"{FETCHED_SCHEME}://{files.log_path}")
@@ -331,11 +219,125 @@ class FetchedLog:
         if self._active is None:
             return None
         began = first_timestamp(LogDirectorySegment(self._active.files))
-        is_old = began is not None and self._clock() - began >= self._rules.tail_ms
+        is_old = began is not None and self._place.clock() - began >= self._place.rules.tail_ms
         return self._close(self._active) if is_old or self._wanted.closes_rest else None
 
-    def _write_snapshot(self, offset: int, producers: Sequence[ProducerSnapshotEntry]) -> None:
-        producer_snapshot_path(self._directory, offset).write_bytes(encode_producer_snapshot(producers))
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What the leader is asked for: batches from `offset` on.
+
+    Before anything was fetched it `is_first`. With `learns_producers`, the answer alone shows which transactions from
+    before its batches are aborted.
+    """
+
+    place: RolledPartition
+    offset: int
+    is_first: bool
+    learns_producers: bool
+
+    def answer(self, cluster: ClusterClient, buffer: FetchBuffer) -> tuple[FetchedPartition, BatchTable]:
+        """Return the answer and its whole batches. Raises as FetchedLog.next_segment."""
+        found, batches = self._ask(cluster, buffer)
+        if self._leaves_offsets_out(batches) or (len(batches) and self.learns_producers):
+            return self._confirmed(found, batches, cluster, buffer)
+        return found, batches
+
+    def _confirmed(
+        self, found: FetchedPartition, batches: BatchTable, cluster: ClusterClient, buffer: FetchBuffer
+    ) -> tuple[FetchedPartition, BatchTable]:
+        """Fetch again, and return the second answer; compare what a garbled one may say, since no checksum covers it.
+
+        That is the offset of a batch, of which only compaction leaves some out, and the aborted transactions. Raises
+        MalformedAnswerError if they differ.
+        """
+        offsets, aborted = batches.base_offset, _undecided(found.aborted, self.offset)
+        found, batches = self._ask(cluster, buffer)
+        batches = batches.rows(0, min(len(offsets), len(batches)))
+        differing = "batches at different offsets"
+        is_same = len(batches) and np.array_equal(offsets[: len(batches)], batches.base_offset)
+        if is_same and self.learns_producers:
+            differing = "different aborted transactions"
+            is_same = aborted == _undecided(found.aborted, self.offset)
+        if not is_same:
+            raise MalformedAnswerError(
+                f"{self.place.partition}: two answers to a Fetch from offset {self.offset} on have {differing}: the "
+                "next run fetches them again"
+            )
+        return found, batches
+
+    def _ask(self, cluster: ClusterClient, buffer: FetchBuffer) -> tuple[FetchedPartition, BatchTable]:
+        """Return the next answer and its whole batches."""
+        partition, rules = self.place.partition, self.place.rules
+        position = FetchPosition(
+            partition.topic,
+            partition.partition,
+            self.offset,
+            rules.fetch_bytes,
+            topic_id=partition.topic_id if rules.has_topic_id else None,
+        )
+        limits = FetchLimits(_WAIT_SECONDS, max_bytes=rules.fetch_bytes, isolation=IsolationLevel.READ_COMMITTED)
+        [found] = cluster.fetch([position], buffer, limits).partitions
+        if found.error is not None:
+            raise found.error.as_exception()
+        return found, self._batches_of(found.records)
+
+    def _leaves_offsets_out(self, batches: BatchTable) -> bool:
+        """Return whether offsets are missing before one of `batches`."""
+        if not len(batches):
+            return False
+        is_first_later = int(batches.base_offset[0]) > self.offset
+        return is_first_later or bool((batches.base_offset[1:] > batches.last_offset[:-1] + 1).any())
+
+    def _batches_of(self, records: memoryview) -> BatchTable:
+        """Return the whole batches at the start of `records`.
+
+        What follows a broken batch waits for the next answer, which begins with it. Raises CorruptRecordError, and
+        MalformedAnswerError if there is no whole batch: a broker sends one, however large it is.
+        """
+        if not records:
+            return BatchTable.allocate(0)
+        name = str(self.place.partition)
+        batches = BatchTable.allocate(0)
+        if len(records) >= BATCH_OVERHEAD:
+            first = read_batch_header(records[:BATCH_OVERHEAD], source=name).base_offset
+            if not self.is_first and first < self.offset:
+                raise UnexpectedAppendOffsetError(
+                    f"{name}: a broker was asked for batches from offset {self.offset} on, and sent one that "
+                    f"begins at {first}: the next run fetches it again"
+                )
+            # Not from the segment's base offset: a later batch may be too far from that, and then begins the next one.
+            scanner = SegmentScanner(name, first, verify_crc=False)
+            try:
+                batches, _ = scanner.feed(records)
+            except CorruptRecordError as error:
+                if not error.position:
+                    raise
+                batches, _ = scanner.feed(records[: error.position])
+        if not len(batches):
+            raise MalformedAnswerError(
+                f"{name}: the answer to a Fetch from offset {self.offset} on has {len(records):,} bytes, and no "
+                "whole batch: the next run fetches it again"
+            )
+        return batches
+
+
+@dataclass(frozen=True, slots=True)
+class _FollowedProducers:
+    """The producers after the batches so far: all of them, or only those `seen_from` an offset on."""
+
+    state: ProducerState
+    is_whole: bool = True
+    seen_from: int | None = None
+
+    def write(self, directory: Path, offset: int) -> None:
+        """Write them for the segment that begins at `offset`, where the batches so far end. Raises OSError."""
+        if self.is_whole:
+            _write_snapshot(directory, offset, self.state.snapshot())
+            return
+        # A snapshot would claim to know the producers before the log's start.
+        known = KnownProducers(offset, self.state.snapshot(), self.seen_from)
+        write_seen_producers(LogSegment(offset, directory), known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +349,7 @@ class _Waiting:
 
     records: memoryview
     batches: BatchTable
-    state: ProducerState
+    producers: _FollowedProducers
     is_kept: bool = False
 
     def rest(self, batches: BatchTable) -> _Waiting:
@@ -356,12 +358,11 @@ class _Waiting:
             return replace(self, batches=batches)
         begin = int(batches.position[0])
         kept = memoryview(bytes(self.records[begin : _end_of(batches)]))
-        return _Waiting(kept, replace(batches, position=batches.position - begin), self.state, is_kept=True)
+        return _Waiting(kept, replace(batches, position=batches.position - begin), self.producers, is_kept=True)
 
 
-def _remove(*paths: Path) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
+def _write_snapshot(directory: Path, offset: int, producers: Sequence[ProducerSnapshotEntry]) -> None:
+    producer_snapshot_path(directory, offset).write_bytes(encode_producer_snapshot(producers))
 
 
 def _end_of(batches: BatchTable) -> int:

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from tiered_storage.clock import Clock
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.files.log_segment import producer_snapshot_path
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.fetch import FetchBuffer
-from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.source.fetched_log import FetchedLog, RollRange
+from tiered_storage.remote_log.source.fetched_log import FetchedLog, RolledPartition, RollRange
 from tiered_storage.remote_log.source.leader_files import find_directory, list_leader_segments
 from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
-from tiered_storage.remote_log.source.partition_log import LeaderFiles, LocalSegment, RollRules
+from tiered_storage.remote_log.source.partition_log import LeaderFiles, LocalSegment
 
 
 class LeaderLog:
@@ -30,31 +29,24 @@ class LeaderLog:
 
     def __init__(
         self,
-        partition: TopicIdPartition,
-        rules: RollRules,
+        place: RolledPartition,
         files: LeaderFiles,
         wanted: RollRange,
         producers: Callable[[], Sequence[ProducerSnapshotEntry] | None],
-        folder: Path,
-        clock: Clock,
     ) -> None:
-        """Fetch into `folder`, which belongs to this log alone; see FetchedLog.
+        """Open nothing yet; what is fetched goes into folders below that of `place`.
 
         `producers` returns those known at the start of `wanted`, None: nobody knows them. Only a fetch needs them.
         """
-        self._partition = partition
-        self._rules = rules
-        self._files = files
+        self._place = place
+        self._leader = _LeaderSegments(files)
         self._wanted = wanted
         self._producers = producers
-        self._folder = folder
-        self._clock = clock
         self._next_offset = wanted.start_offset
         self._fetching: tuple[FetchedLog, RollRange] | None = None
         self._fetched: list[FetchedLog] = []
         self._fetched_by: dict[int, FetchedLog] = {}
-        self._states: dict[int, Hashable] = {}
-        """Those of the leader's segments that were handed out, by base offset, as they were then."""
+        """The log that each segment was fetched into, by base offset."""
 
     def next_segment(
         self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None] = lambda _: None
@@ -65,10 +57,12 @@ class LeaderLog:
         """
         while self._next_offset < self._wanted.end_offset:
             if self._fetching is None:
-                directory = find_directory(self._files, self._partition, has_topic_id=self._rules.has_topic_id)
+                directory = self._leader.directory_of(self._place)
                 found = self._closed_at_next(directory)
                 if found is not None and found.base_offset == self._next_offset:
-                    return self._handed(found)
+                    self._leader.hand_out(found)
+                    self._next_offset = _after(found)
+                    return found
                 self._fetching = self._begin_fetching(directory, found)
             log, part = self._fetching
             segment = log.next_segment(cluster, buffer, fetched)
@@ -83,7 +77,7 @@ class LeaderLog:
 
     def release(self, segment: LocalSegment, *, is_reused: bool = True) -> None:
         """Remove the files of a segment that was fetched, see FetchedLog.release; never a broker's."""
-        self._states.pop(segment.base_offset, None)
+        self._leader.release(segment)
         if log := self._fetched_by.pop(segment.base_offset, None):
             log.release(segment, is_reused=is_reused)
 
@@ -94,22 +88,7 @@ class LeaderLog:
 
     def why_changed(self, segment: LocalSegment) -> str | None:
         """Return what the broker has done to the file of a `segment` since it was handed out; None if nothing."""
-        before = self._states.get(segment.base_offset)
-        if before is None:
-            return None
-        try:
-            now = LogDirectorySegment.at(segment.location).state()
-        except OSError:
-            return (
-                f"{segment.location} was deleted or moved by broker {self._files.broker} while it was copied: the next "
-                "run looks again"
-            )
-        if now == before:
-            return None
-        return (
-            f"{segment.location} was changed by broker {self._files.broker} while it was copied, which truncates it "
-            "once another broker leads: the next run looks again"
-        )
+        return self._leader.why_changed(segment)
 
     def close(self) -> None:
         """Close what was fetched; its files stay for the owner of the folder to remove."""
@@ -127,14 +106,6 @@ class LeaderLog:
                 return segment if end < self._wanted.end_offset and _reaches(segment, end) else None
         return None
 
-    def _handed(self, segment: LocalSegment) -> LocalSegment:
-        with suppress(OSError):
-            # If it is gone by now, its reader reports it.
-            self._states[segment.base_offset] = LogDirectorySegment.at(segment.location).state()
-        self._states.setdefault(segment.base_offset, "gone")
-        self._next_offset = _after(segment)
-        return segment
-
     def _begin_fetching(self, directory: Path, inside: LocalSegment | None) -> tuple[FetchedLog, RollRange]:
         """Begin with the rest of the segment that the next offset is `inside`; None: with all that is wanted."""
         start = self._next_offset
@@ -143,10 +114,9 @@ class LeaderLog:
             if inside is None
             else RollRange(start, _after(inside), closes_rest=True)
         )
-        folder = self._folder / str(start)
-        folder.mkdir()
-        producers = self._known_producers(directory, start)
-        log = FetchedLog(self._partition, self._rules, part, producers, folder, self._clock)
+        place = replace(self._place, folder=self._place.folder / str(start))
+        place.folder.mkdir()
+        log = FetchedLog(place, part, self._known_producers(directory, start))
         self._fetched.append(log)
         return log, part
 
@@ -156,6 +126,49 @@ class LeaderLog:
         with suppress(OSError, CorruptIndexError):
             return read_producer_snapshot(producer_snapshot_path(directory, offset))
         return None
+
+
+class _LeaderSegments:
+    """Those of the leader's own segments that were handed out, as they were then."""
+
+    def __init__(self, files: LeaderFiles) -> None:
+        self._files = files
+        self._states: dict[int, Hashable] = {}
+        """By base offset."""
+
+    def directory_of(self, place: RolledPartition) -> Path:
+        """Return the partition's directory. Raises as find_directory."""
+        return find_directory(self._files, place.partition, has_topic_id=place.rules.has_topic_id)
+
+    def hand_out(self, segment: LocalSegment) -> None:
+        """Remember the state of a segment's file."""
+        with suppress(OSError):
+            # If it is gone by now, its reader reports it.
+            self._states[segment.base_offset] = LogDirectorySegment.at(segment.location).state()
+        self._states.setdefault(segment.base_offset, "gone")
+
+    def release(self, segment: LocalSegment) -> None:
+        """Forget a segment; of others there is nothing to forget."""
+        self._states.pop(segment.base_offset, None)
+
+    def why_changed(self, segment: LocalSegment) -> str | None:
+        """As LeaderLog."""
+        before = self._states.get(segment.base_offset)
+        if before is None:
+            return None
+        try:
+            now = LogDirectorySegment.at(segment.location).state()
+        except OSError:
+            return (
+                f"{segment.location} was deleted or moved by broker {self._files.broker} while it was copied: the next "
+                "run looks again"
+            )
+        if now == before:
+            return None
+        return (
+            f"{segment.location} was changed by broker {self._files.broker} while it was copied, which truncates it "
+            "once another broker leads: the next run looks again"
+        )
 
 
 def _reaches(segment: LocalSegment, end: int) -> bool:

@@ -1,4 +1,4 @@
-"""One closed segment out of fetched batches: its files and indexes, and when a broker would roll it.
+"""Segments out of fetched batches: their files and indexes, and when a broker would roll them.
 
 Source: LogSegment.shouldRoll of released Kafka.
 """
@@ -6,7 +6,9 @@ Source: LogSegment.shouldRoll of released Kafka.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.clock import Clock
-from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn, encode_aborted_transactions
 from tiered_storage.kafka_log.kernels.constants import INT32_MAX
 from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.remote_log.source.log_directory_segment import seen_producers_path
 from tiered_storage.remote_log.source.partition_log import RollRules
 
+_SPARE = ".spare"
 _WRITE_BYTES = 1 << 20
 """The size of one write: from 2 MiB on, Linux uses huge pages for the page cache, which is much slower."""
 
@@ -100,3 +104,67 @@ class SegmentBeingRolled:
         most_offsets = self._rules.segment_index_bytes // OFFSET_ENTRY.itemsize
         most_times = self._rules.segment_index_bytes // TIME_ENTRY.itemsize - 1
         return max(0, min(most_offsets - self._indexes.offset_entry_count, most_times - self._indexes.time_entry_count))
+
+
+class RolledFiles:
+    """The files in the `directory` of one log: of its closed segments, and one that the next is written over.
+
+    For one thread at a time, `drop_spare` and `take_spare` for any.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Create nothing yet."""
+        self.directory = directory
+        self.have_ended = False
+        """Whether no further segment is rolled."""
+        self._kept: deque[LogSegment] = deque()
+        """Closed segments of which any file is there."""
+        self._released: set[int] = set()
+        """The base offsets of segments that were released."""
+        self._spares: list[Path] = []
+        """The file that the next segment is written over, if there is one."""
+
+    def hand_out(self, segment: LogSegment) -> None:
+        """Keep the files of a closed segment until it is released."""
+        self._kept.append(segment)
+
+    def release(self, base_offset: int, *, is_reused: bool) -> None:
+        """Remove the files of a segment that was handed out, but keep the producers at its start while an earlier
+        segment is copied.
+
+        With `is_reused`, the next segment overwrites its `.log` file, unless an earlier segment is still being copied.
+        Clear it if a thread of a failed copy may still read the file, or if no other segment follows.
+        """
+        files, is_oldest = LogSegment(base_offset, self.directory), False
+        self._released.add(base_offset)
+        while self._kept and self._kept[0].base_offset in self._released:
+            first = self._kept.popleft()
+            is_oldest = is_oldest or first == files
+            _remove(producer_snapshot_path(first.directory, first.base_offset), seen_producers_path(first))
+        _remove(*files.index_paths)
+        if is_reused and is_oldest and not self._spares and not self.have_ended:
+            # Each under its own name: another thread may be removing the one before.
+            self._spares.append(files.log_path.rename(files.log_path.with_suffix(_SPARE)))
+        else:
+            _remove(files.log_path)
+
+    def drop_spare(self) -> None:
+        """Remove the file that the next segment would be written over."""
+        if (spare := self.take_spare()) is not None:
+            _remove(spare)
+
+    def take_spare(self) -> Path | None:
+        """Return the file to write the next segment over, once; None if there is none."""
+        with suppress(IndexError):
+            return self._spares.pop()
+        return None
+
+    def end(self) -> None:
+        """Keep no file for a next segment from now on."""
+        self.have_ended = True
+        self.drop_spare()
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.tasks import CopyTask
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.source.fetched_log import FetchedLog, RollRange
+from tiered_storage.remote_log.source.fetched_log import FetchedLog, RolledPartition, RollRange
 from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import LocalSegment, RollRules, SegmentLocation
@@ -81,7 +81,7 @@ def some_batches(seed: int, start: int = 0, *, times: bool = True, gaps: Sequenc
 
 def fetched(folder: Path, given: RollRules, start: int, end: int, now: int = NOW) -> FetchedLog:
     folder.mkdir()
-    return FetchedLog(ORDERS_0, given, RollRange(start, end), (), folder, lambda: now)
+    return FetchedLog(RolledPartition(ORDERS_0, given, folder, lambda: now), RollRange(start, end), ())
 
 
 def segments_of(log: FetchedLog, cluster: FakeCluster) -> Iterator[LocalSegment]:
@@ -141,7 +141,8 @@ def test_records_without_times_age_with_the_segment(tmp_path: Path) -> None:
     cluster = FakeCluster(batches)
     folder = tmp_path / "fetched"
     folder.mkdir()
-    log = FetchedLog(ORDERS_0, rules(segment_ms=2000), RollRange(0, cluster.ends[-1]), (), folder, lambda: next(times))
+    place = RolledPartition(ORDERS_0, rules(segment_ms=2000), folder, lambda: next(times))
+    log = FetchedLog(place, RollRange(0, cluster.ends[-1]), ())
 
     found = list(segments_of(log, cluster))
 
@@ -173,7 +174,8 @@ def test_released_segments_leave_no_file_once_those_before_them_are_released(tmp
 def test_where_nobody_knows_the_producers_no_copy_needs_the_segment_before(tmp_path: Path) -> None:
     cluster, folder = FakeCluster(some_batches(seed=8, start=500)), tmp_path / "fetched"
     folder.mkdir()
-    log = FetchedLog(ORDERS_0, rules(segment_bytes=3000), RollRange(500, cluster.ends[-1]), None, folder, lambda: NOW)
+    place = RolledPartition(ORDERS_0, rules(segment_bytes=3000), folder, lambda: NOW)
+    log = FetchedLog(place, RollRange(500, cluster.ends[-1]), None)
     found = list(segments_of(log, cluster))
     by_the_log = [LogDirectorySegment.at(SegmentLocation(str(path_of(each)))).producers.before() for each in found]
     assert not list(folder.rglob("*.snapshot"))
@@ -219,7 +221,7 @@ def test_two_answers_must_agree_on_aborted_transactions_where_nobody_knows_the_p
         cluster.aborted = [aborted, second]
         folder.mkdir()
         wanted = RollRange(500, cluster.ends[-1])
-        log = FetchedLog(ORDERS_0, rules(segment_bytes=3000), wanted, None, folder, lambda: NOW)
+        log = FetchedLog(RolledPartition(ORDERS_0, rules(segment_bytes=3000), folder, lambda: NOW), wanted, None)
         if number == 0:
             # Both have the same one from before the log's start.
             assert log.next_segment(cluster, FetchBuffer(1 << 20)) is not None  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from support.remote_logs import NOW, ORDERS_0
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.fetch import FetchBuffer
-from tiered_storage.remote_log.source.fetched_log import RollRange
+from tiered_storage.remote_log.source.fetched_log import RolledPartition, RollRange
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories
 from tiered_storage.remote_log.source.leader_log import LeaderLog
 from tiered_storage.remote_log.source.partition_log import LocalSegment, RollRules
@@ -34,9 +34,8 @@ class Leader:
         self.client = ClusterClient.by_properties({"bootstrap.servers": "127.0.0.1:1"})
 
     def log(self, start: int, end: int) -> LeaderLog:
-        return LeaderLog(
-            ORDERS_0, RULES, self.files, RollRange(start, end), lambda: None, self.scratch, clock=lambda: NOW
-        )
+        place = RolledPartition(ORDERS_0, RULES, self.scratch, clock=lambda: NOW)
+        return LeaderLog(place, self.files, RollRange(start, end), lambda: None)
 
     def next_of(self, log: LeaderLog) -> LocalSegment:
         segment = log.next_segment(self.client, FetchBuffer(1 << 20))
