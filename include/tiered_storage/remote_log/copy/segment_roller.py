@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -75,6 +74,50 @@ class _OpenLog:
             self.held.release()
 
 
+@dataclass(slots=True)
+class _Share:
+    """What the tasks of one partition share; guarded by the roller's lock, and `unrolled` by that of the log."""
+
+    after: RemoteLogSegmentMetadata | None = None
+    """The remote segment that the range begins after. One task names it, and any may be the first that begins."""
+    left: int = 0
+    """How many tasks have not ended."""
+    unrolled: int = 0
+    """How many tasks have not rolled their segment."""
+    busy: int = 0
+    """How many tasks are under way."""
+    failure: CopyFailure | None = None
+    """The first one."""
+    opened: _OpenLog | None = None
+
+
+class _Connections:
+    """A client of the cluster and a buffer for each thread."""
+
+    def __init__(self, access: Mapping[str, str]) -> None:
+        """Connect nothing yet; `access` are the properties of the clients."""
+        self._access = access
+        self._of_thread = local()
+        self._clients: list[ClusterClient] = []
+
+    def of_thread(self, cluster_id: str) -> tuple[ClusterClient, FetchBuffer]:
+        """Return this thread's client of the cluster with this id, that of all tasks, and buffer.
+
+        On this host the addresses may lead to another cluster than the planned one: the client refuses it.
+        """
+        known: tuple[ClusterClient, FetchBuffer] | None = getattr(self._of_thread, "known", None)
+        if known is None:
+            client = ClusterClient.by_properties(self._access, cluster_id)
+            known = self._of_thread.known = (client, FetchBuffer(LARGEST_ANSWER))
+            self._clients.append(client)
+        return known
+
+    def close(self) -> None:
+        """Close the clients of all threads."""
+        for client in self._clients:
+            client.close()
+
+
 class SegmentRoller:
     """Rolls the segments of `tasks`, those of one worker. Thread-safe; `close` it after all copies have ended."""
 
@@ -92,58 +135,57 @@ class SegmentRoller:
         `fetched` is called with the bytes of each answer, which has at most `window` bytes or one batch. Folders that a
         killed process left are removed.
         """
-        tasks = list(tasks)
-        self._after = {task.metadata.topic_id_partition: task.after for task in tasks if task.after is not None}
-        self._left = Counter(task.metadata.topic_id_partition for task in tasks if task.roll is not None)
-        self._unrolled, self._busy = Counter(self._left), Counter[TopicIdPartition]()
-        self._failed: dict[TopicIdPartition, CopyFailure] = {}
-        """The first failure of each partition that has one."""
-        self._access = access
+        self._shares: dict[TopicIdPartition, _Share] = {}
+        for task in tasks:
+            share = self._shares.setdefault(task.metadata.topic_id_partition, _Share())
+            share.after = task.after or share.after
+            if task.roll is not None:
+                share.left, share.unrolled = share.left + 1, share.unrolled + 1
+        self._connections = _Connections(access)
         self._storage = storage
         self._clock = clock
         self._fetched = fetched
         self._window = window
-        self._logs: dict[TopicIdPartition, _OpenLog] = {}
         self._lock = Lock()
-        self._of_thread = local()
-        self._clients: list[ClusterClient] = []
-        if self._left:
+        if any(share.left for share in self._shares.values()):
             _remove_abandoned(Path(tempfile.gettempdir()))
 
     def copy(self, task: CopyTask, copy: Callable[[CopyTask], CopyOutcome]) -> CopyOutcome:
         """Roll the next segment of the partition of `task`, and `copy` it; a task without `roll` is just copied."""
         if task.roll is None:
             return copy(task)
-        partition = task.metadata.topic_id_partition
+        share = self._shares[task.metadata.topic_id_partition]
         with self._lock:
-            if partition in self._failed:
+            if share.failure is not None:
                 # Its log may be closed: another one would copy again what the tasks before this one copied.
-                return CopyOutcome(task, None, left_out(self._failed[partition]))
-            self._busy[partition] += 1
+                return CopyOutcome(task, None, left_out(share.failure))
+            share.busy += 1
         failure: CopyFailure | None = _UNEXPECTED
         try:
-            outcome = self._roll_and_copy(task, task.roll, copy)
+            outcome = self._roll_and_copy(task, task.roll, share, copy)
             failure = outcome.failure
         except (TieredStorageError, OSError) as error:
             failure = CopyFailure.of(error)
             outcome = CopyOutcome(task, None, failure)
         finally:
-            self._count(partition, failure)
+            self._count(share, failure)
         return outcome
 
     def close(self) -> None:
         """Close all logs and connections, and remove the folders."""
-        for opened in self._logs.values():
-            opened.close()
-        for client in self._clients:
-            client.close()
+        for share in self._shares.values():
+            if share.opened is not None:
+                share.opened.close()
+        self._connections.close()
 
-    def _roll_and_copy(self, task: CopyTask, order: RollOrder, copy: Callable[[CopyTask], CopyOutcome]) -> CopyOutcome:
-        client, buffer = self._connected(task.metadata.topic_id_partition.cluster_id)
-        partition, opened = task.metadata.topic_id_partition, self._opened(task, order, client, buffer)
+    def _roll_and_copy(
+        self, task: CopyTask, order: RollOrder, share: _Share, copy: Callable[[CopyTask], CopyOutcome]
+    ) -> CopyOutcome:
+        client, buffer = self._connections.of_thread(task.metadata.topic_id_partition.cluster_id)
+        opened = self._opened(task, order, share, client, buffer)
         self._drop_spares_beside(opened)
         with opened.lock:
-            self._unrolled[partition] -= 1
+            share.unrolled -= 1
             segment = opened.log.next_segment(client, buffer, self._fetched)
         if segment is None:
             return CopyOutcome(task, None, is_unused=True)
@@ -151,7 +193,7 @@ class SegmentRoller:
         outcome = copy(whole)
         with opened.lock:
             changed = opened.log.why_changed(segment)
-            opened.log.release(segment, is_reused=outcome.failure is None and self._unrolled[partition] > 0)
+            opened.log.release(segment, is_reused=outcome.failure is None and share.unrolled > 0)
         if outcome.failure is not None and changed is not None:
             # The broker changed the file: report that in place of the copy's error.
             outcome = replace(outcome, failure=CopyFailure.of(SourceClusterError(changed)))
@@ -159,41 +201,41 @@ class SegmentRoller:
         rolled = RolledSegment(begun.start_offset, begun.end_offset, begun.size, begun.leader_epochs)
         return replace(outcome, task=task, rolled=rolled)
 
-    def _opened(self, task: CopyTask, order: RollOrder, client: ClusterClient, buffer: FetchBuffer) -> _OpenLog:
-        partition = task.metadata.topic_id_partition
-        before = self._after.get(partition)
-        if not order.rules.has_topic_id and before is not None and partition not in self._logs:
+    def _opened(
+        self, task: CopyTask, order: RollOrder, share: _Share, client: ClusterClient, buffer: FetchBuffer
+    ) -> _OpenLog:
+        if not order.rules.has_topic_id and share.after is not None and share.opened is None:
             # Outside of the lock: the leader may answer late, and other partitions continue meanwhile.
-            _ensure_same_topic(before, order.from_offset, client, buffer, self._storage)
+            _ensure_same_topic(share.after, order.from_offset, client, buffer, self._storage)
         with self._lock:
-            if partition not in self._logs:
-                self._logs[partition] = self._open(task, order)
-            return self._logs[partition]
+            if share.opened is None:
+                share.opened = self._open(task, order, share.after)
+            return share.opened
 
-    def _open(self, task: CopyTask, order: RollOrder) -> _OpenLog:
+    def _open(self, task: CopyTask, order: RollOrder, after: RemoteLogSegmentMetadata | None) -> _OpenLog:
         rules = replace(order.rules, fetch_bytes=min(order.rules.fetch_bytes, self._window))
         wanted = RollRange(order.from_offset, task.metadata.end_offset + 1)
         # Before the folder: what this raises leaves none.
-        known = self._producers(task, order) if rules.files is None else None
+        known = self._producers(order, after) if rules.files is None else None
         folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
         held = DirectoryLock.acquire(folder)
         place = RolledPartition(task.metadata.topic_id_partition, rules, folder, self._clock)
         log = (
             FetchedLog(place, wanted, known)
             if rules.files is None
-            else LeaderLog(place, rules.files, wanted, partial(self._producers, task, order))
+            else LeaderLog(place, rules.files, wanted, partial(self._producers, order, after))
         )
         return _OpenLog(log, held)
 
-    def _producers(self, task: CopyTask, order: RollOrder) -> tuple[ProducerSnapshotEntry, ...] | None:
+    def _producers(
+        self, order: RollOrder, after: RemoteLogSegmentMetadata | None
+    ) -> tuple[ProducerSnapshotEntry, ...] | None:
         """Return the producers at the first offset of the range; None if nobody knows them."""
         if order.from_offset == 0:
             return ()
-        # Only one of the partition's tasks names it, and any of them may be the first that a thread begins.
-        before = self._after.get(task.metadata.topic_id_partition)
         with suppress(RemoteObjectNotFoundError, EncryptionKeyError, CorruptLogError, RemoteObjectCorruptError):
-            if before is not None and before.end_offset + 1 == order.from_offset:
-                return self._producers_after(before)
+            if after is not None and after.end_offset + 1 == order.from_offset:
+                return self._producers_after(after)
             if order.truncated:
                 *earlier, truncated = order.truncated
                 known = self._producers_after(earlier[0]) if earlier else ()
@@ -205,38 +247,25 @@ class SegmentRoller:
             self._storage.fetch_index(segment, IndexKind.PRODUCER_SNAPSHOT), f"the snapshot after {segment.segment_id}"
         )
 
-    def _connected(self, cluster_id: str) -> tuple[ClusterClient, FetchBuffer]:
-        """Return this thread's client of the cluster with this id, that of all tasks, and buffer.
-
-        On this host the addresses may lead to another cluster than the planned one: the client refuses it.
-        """
-        known: tuple[ClusterClient, FetchBuffer] | None = getattr(self._of_thread, "known", None)
-        if known is None:
-            known = self._of_thread.known = (
-                ClusterClient.by_properties(self._access, cluster_id),
-                FetchBuffer(LARGEST_ANSWER),
-            )
-            with self._lock:
-                self._clients.append(known[0])
-        return known
-
     def _drop_spares_beside(self, opened: _OpenLog) -> None:
         """Remove the files that other logs keep for their next segments: this thread has left them for another one."""
         with self._lock:
-            others = [each for each in self._logs.values() if each is not opened]
+            others = [share.opened for share in self._shares.values() if share.opened is not opened]
         for other in others:
             # Not under its lock, which a thread holds for as long as a broker takes to answer.
-            other.log.drop_spare()
+            if other is not None:
+                other.log.drop_spare()
 
-    def _count(self, partition: TopicIdPartition, failure: CopyFailure | None) -> None:
+    def _count(self, share: _Share, failure: CopyFailure | None) -> None:
         """Close the partition's log after its last task, or once one has failed: none of the later ones is begun."""
         with self._lock:
-            self._left[partition] -= 1
-            self._busy[partition] -= 1
-            if failure is not None:
-                self._failed.setdefault(partition, failure)
-            is_over = not self._left[partition] or (partition in self._failed and not self._busy[partition])
-            ended = self._logs.pop(partition, None) if is_over else None
+            share.left -= 1
+            share.busy -= 1
+            share.failure = share.failure or failure
+            is_over = not share.left or (share.failure is not None and not share.busy)
+            ended = share.opened if is_over else None
+            if is_over:
+                share.opened = None
         if ended is not None:
             ended.close()
 
