@@ -55,6 +55,24 @@ def instead_of_index(segment: OpenSegment) -> str:
     )
 
 
+class _Logged:
+    """What the batches of a segment show of its producers, from those `known` at its start on."""
+
+    def __init__(self, known: KnownProducers) -> None:
+        """Begin at the segment's first batch."""
+        self.state = known.state()
+        self.aborted: list[AbortedTxn] = []
+        self.abort_markers: set[tuple[int, int]] = set()
+        """Producer id and offset of each; collected only if not all producers are known."""
+        self._is_partial = known.seen_from is not None
+
+    def feed(self, name: str, window: memoryview, batches: BatchTable) -> None:
+        """Take the next batches of the segment `name`, whose bytes are `window`. Raises CorruptRecordError."""
+        if self._is_partial:
+            self.abort_markers.update(abort_markers(name, window, batches))
+        self.aborted += follow(self.state, name, window, batches)
+
+
 class ProducerFiles:
     """Follows the producers through one segment, and then returns the files to send.
 
@@ -69,11 +87,7 @@ class ProducerFiles:
         self._segment = segment
         self._begun_with = known
         self._readable_from = readable_from
-        self._seen_from = known.seen_from
-        self._state = known.state()
-        self._aborted: list[AbortedTxn] = []
-        self._abort_markers: set[tuple[int, int]] = set()
-        """Producer id and offset of each; collected only if not all producers are known."""
+        self._logged = _Logged(known)
         self._contradictions = 0
         """How many of the files are intact, but contradict the log."""
         self.lacks_snapshot = False
@@ -86,9 +100,7 @@ class ProducerFiles:
 
         Raises CorruptRecordError if an end marker cannot be read.
         """
-        if self._seen_from is not None:
-            self._abort_markers.update(abort_markers(self._segment.name, window, batches))
-        self._aborted += follow(self._state, self._segment.name, window, batches)
+        self._logged.feed(self._segment.name, window, batches)
 
     def corrected(self, logged: KnownProducers) -> ProducerFiles | None:
         """Return the files as they follow from `logged` if the snapshot before the segment is wrong; else None.
@@ -114,7 +126,11 @@ class ProducerFiles:
 
     def known(self) -> KnownProducers:
         """Return the producers known after the batches so far."""
-        return KnownProducers(self._state.end_offset, self._state.snapshot(), self._seen_from)
+        return KnownProducers(self._logged.state.end_offset, self._logged.state.snapshot(), self._seen_from)
+
+    @property
+    def _seen_from(self) -> int | None:
+        return self._begun_with.seen_from
 
     def contents(self) -> dict[IndexKind, bytes]:
         """Return those of the two files that the segment needs.
@@ -132,26 +148,26 @@ class ProducerFiles:
         try:
             found = self._segment.transaction_index.read()
             is_there = found is not None
-            if not (is_there or self._aborted or self._abort_markers):
+            if not (is_there or self._logged.aborted or self._logged.abort_markers):
                 return b""
             entries = self._checked(found)
         except (CorruptIndexError, InvalidLogDirectoryError) as error:
-            if self._abort_markers and self._readable_from < (self._seen_from or 0):
+            if self._logged.abort_markers and self._readable_from < (self._seen_from or 0):
                 raise InvalidLogDirectoryError(f"{error}; {self._remedy()}") from error
-            if self._aborted or is_there:
+            if self._logged.aborted or is_there:
                 self.damages.append(f"{error}; {instead_of_index(self._segment)}")
             else:
                 self.notices.append(
                     f"{error}: none of them ends a transaction with records from offset {self._seen_from} on, and the "
                     "store has none before"
                 )
-            return encode_aborted_transactions(self._aborted)
+            return encode_aborted_transactions(self._logged.aborted)
         self._report_missing_entries(entries)
         return encode_aborted_transactions(entries)
 
     def _producer_snapshot(self) -> bytes | None:
         """Return the snapshot at the offset after the segment; None if it is lost and cannot be rebuilt."""
-        snapshot = self._segment.producer_snapshot(self._state.end_offset)
+        snapshot = self._segment.producer_snapshot(self._logged.state.end_offset)
         instead = _REBUILT if self._seen_from is None else "the remote segment goes without a producer snapshot"
         try:
             producers = snapshot.read()
@@ -162,7 +178,7 @@ class ProducerFiles:
         except CorruptIndexError as error:
             self.damages.append(f"{error}; {instead}")
         self.lacks_snapshot = True
-        return None if self._seen_from is not None else encode_producer_snapshot(self._state.snapshot())
+        return None if self._seen_from is not None else encode_producer_snapshot(self._logged.state.snapshot())
 
     def _checked(self, index: TransactionIndex | None) -> Sequence[AbortedTxn]:
         """Return the file's entries that the batches do not contradict, with the last stable offsets to send."""
@@ -170,7 +186,7 @@ class ProducerFiles:
         if index is None:
             raise InvalidLogDirectoryError(f"{path} is missing, though the segment has abort markers")
         found = index.transactions
-        of_log = {entry.last_offset: entry for entry in self._aborted}
+        of_log = {entry.last_offset: entry for entry in self._logged.aborted}
         entries: list[AbortedTxn] = []
         for entry in found:
             logged = of_log.pop(entry.last_offset, None)
@@ -196,7 +212,7 @@ class ProducerFiles:
             if producer.coordinator_epoch != NO_COORDINATOR_EPOCH
         }
         first_aborts: dict[int, int] = {}
-        for producer_id, offset in self._abort_markers:
+        for producer_id, offset in self._logged.abort_markers:
             first_aborts[producer_id] = min(offset, first_aborts.get(producer_id, offset))
         written = {entry.last_offset for entry in entries}
         lacking = sorted(
@@ -214,13 +230,13 @@ class ProducerFiles:
         """Return whether `entry` equals the log's, `of_log`, or can describe a time that the log no longer shows."""
         began_before = entry.first_offset < (self._seen_from or 0)
         if of_log is None:
-            return began_before and (entry.producer_id, entry.last_offset) in self._abort_markers
+            return began_before and (entry.producer_id, entry.last_offset) in self._logged.abort_markers
         return entry.producer_id == of_log.producer_id and (began_before or entry.first_offset == of_log.first_offset)
 
     def _check_snapshot(self, path: str, producers: Sequence[ProducerSnapshotEntry]) -> None:
         """Compare the open transactions with the log: a broker forgets silent producers, but never these."""
         found = OpenTransactions.of(producers).first_offsets
-        if self._seen_from is None and found != self._state.open_transactions:
+        if self._seen_from is None and found != self._logged.state.open_transactions:
             raise self._contradiction(path, 0, "other transactions are open")
 
     def _contradiction(self, path: str, position: int, reason: str) -> CorruptIndexError:
@@ -230,7 +246,7 @@ class ProducerFiles:
     def _remedy(self) -> str:
         snapshot = self._segment.producer_snapshot(self._segment.base_offset).name
         instead = "put an empty file in its place"
-        if self._aborted:
+        if self._logged.aborted:
             instead = (
                 f"delete {self._segment.offset_index.name} while the broker is stopped: it rebuilds the transaction "
                 "index when it starts"
