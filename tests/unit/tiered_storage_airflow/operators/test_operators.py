@@ -16,8 +16,11 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.retention.expiry import ExpiryRun
 from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator, PlanExpiryOperator
+from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator
 from tiered_storage_airflow.operators.remote_log_metadata import AnnounceCopyOperator, ListSegmentsOperator
+from tiered_storage_airflow.operators.remote_log_operator import DeletionPlanOperator
 from tiered_storage_airflow.operators.remote_storage import COPY_JOB, CopySegmentsOperator, FetchSegmentOperator
 from tiered_storage_airflow.runs.task_context import run_folder
 
@@ -128,3 +131,18 @@ def test_a_segment_that_may_no_longer_be_deleted_fails_the_marking_or_the_next_t
         with pytest.raises(AirflowFailException, match=r"orders-0: .*not allowed"):
             marking.execute(context())
     assert site.finished("orders-0") == [0, 10]
+
+
+@pytest.mark.parametrize("kind", [PlanExpiryOperator, PlanLocalRetentionOperator])
+def test_plans_of_deletions_by_age_log_what_the_source_reports(
+    site: TieredSite, monkeypatch: pytest.MonkeyPatch, kind: type[DeletionPlanOperator]
+) -> None:
+    logged: list[str] = []
+    log = SimpleNamespace(info=lambda *_: None, warning=lambda text, *values: logged.append(text % values))
+    monkeypatch.setattr(kind, "log", log)
+    monkeypatch.setattr(LogDirectorySource, "notices", ("the clock of node 1 is slow",))
+    site.configure({"orders": {**TIERED, "remote.deletion.allowed": True}})
+
+    kind(task_id="plan").execute(context())
+
+    assert "the clock of node 1 is slow" in logged
