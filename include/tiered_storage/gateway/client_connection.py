@@ -31,8 +31,9 @@ from tiered_storage.kafka_wire.connections.frames import (
     encode_request,
     request,
 )
-from tiered_storage.kafka_wire.server.frame_protocol import Buffer, FrameProtocol, memory_of
+from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol, memory_of
 from tiered_storage.kafka_wire.server.request_header import RequestHeader, expects_answer
+from tiered_storage.kafka_wire.server.send_queue import Buffer
 
 _log = logging.getLogger(__name__)
 

@@ -43,8 +43,8 @@ from tiered_storage.kafka_wire.connections.frames import (
 )
 from tiered_storage.kafka_wire.server import broker_addresses
 from tiered_storage.kafka_wire.server.fetch_request import FetchRequest, take_fetch
-from tiered_storage.kafka_wire.server.frame_protocol import spliced
 from tiered_storage.kafka_wire.server.request_header import RequestHeader, read_header
+from tiered_storage.kafka_wire.server.send_queue import spliced
 
 _ERROR_CODE: Final = slice(SIZE_BYTES + 4, SIZE_BYTES + 6)
 """Where an answer to ApiVersions has its error code, in every version."""

@@ -59,8 +59,8 @@ from tiered_storage.kafka_wire.fetch_layout import (
 )
 from tiered_storage.kafka_wire.partition_offsets import PartitionOffsets
 from tiered_storage.kafka_wire.server.fetch_request import AskedPartition, FetchRequest
-from tiered_storage.kafka_wire.server.frame_protocol import Buffer, Replacement, spliced
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
+from tiered_storage.kafka_wire.server.send_queue import Buffer, Replacement, spliced
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import Isolation

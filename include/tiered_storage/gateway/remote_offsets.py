@@ -29,8 +29,8 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import end_offset_fo
 from tiered_storage.kafka_wire.connections.error_codes import KAFKA_STORAGE_ERROR, NONE
 from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES, decode_answer, elements, encode_answer
 from tiered_storage.kafka_wire.partition_requests import CONSUMER, OffsetSpec
-from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
+from tiered_storage.kafka_wire.server.send_queue import Buffer
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import FoundOffset

@@ -57,8 +57,8 @@ from tiered_storage.kafka_wire.connections.frames import (
     request,
     request_module,
 )
-from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
+from tiered_storage.kafka_wire.server.send_queue import Buffer
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.retention.expiry_planning import TO_THE_END
 

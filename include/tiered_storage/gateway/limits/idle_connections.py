@@ -13,7 +13,8 @@ from collections.abc import Collection
 from typing import Protocol
 
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount
-from tiered_storage.kafka_wire.server.frame_protocol import LINGER_SECONDS, FrameProtocol
+from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
+from tiered_storage.kafka_wire.server.send_queue import LINGER_SECONDS
 
 _log = logging.getLogger(__name__)
 

@@ -49,8 +49,8 @@ from tiered_storage.kafka_wire.fetch_layout import (
     encoded_size,
 )
 from tiered_storage.kafka_wire.server.fetch_request import AskedPartition, FetchRequest
-from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
+from tiered_storage.kafka_wire.server.send_queue import Buffer
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.read_values import Isolation
 

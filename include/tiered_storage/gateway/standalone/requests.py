@@ -64,8 +64,8 @@ from tiered_storage.kafka_wire.connections.error_codes import (
 )
 from tiered_storage.kafka_wire.connections.frames import answer, decode_request, elements, encode_answer
 from tiered_storage.kafka_wire.server.fetch_request import take_fetch
-from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.request_header import RequestHeader, read_header
+from tiered_storage.kafka_wire.server.send_queue import Buffer
 from tiered_storage.settings.read_rights import Right, RightsFile
 
 _log = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from tiered_storage.kafka_wire.connections.frames import (
     encode_answer,
 )
 from tiered_storage.kafka_wire.fetch_layout import UUID_BYTES, encoded_size, encoded_varint
-from tiered_storage.kafka_wire.server.frame_protocol import Buffer, Replacement, spliced
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
+from tiered_storage.kafka_wire.server.send_queue import Buffer, Replacement, spliced
 
 Translate = Callable[[int, str, int], tuple[str, int]]
 """Takes a broker's id, host and port, and returns the host and port that a client gets instead."""

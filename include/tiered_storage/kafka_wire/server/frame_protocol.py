@@ -2,10 +2,7 @@
 
 Small frames are cut out of a buffer that is read again and again; a frame that does not fit gets memory of its own, and
 the socket fills that directly. A frame that announces more than the limit ends the connection before memory is taken,
-and one that finds no memory is read once there is some. `spliced` replaces parts of a frame without copying the rest.
-
-What is sent waits here, in the buffers that were given, and goes to the transport in pieces, as the socket takes them:
-asyncio copies what the socket does not take at once, and would copy most of a large answer, more than once.
+and one that finds no memory is read once there is some.
 
 Source: asyncio.BufferedProtocol; the protocol guide (a size of 4 bytes before each message).
 """
@@ -14,30 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 import numpy as np
 
 from tiered_storage.errors import MalformedAnswerError, TieredStorageError
 from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES
-
-Buffer = bytes | bytearray | memoryview
+from tiered_storage.kafka_wire.server.send_queue import Buffer, SendQueue
 
 _BUFFER_BYTES: Final = 16 << 10
-_SMALL_BUFFER: Final = 16 << 10
-"""Buffers up to this size are joined before they are sent: a system call costs more than the copy."""
-_PIECE: Final = 1 << 20
-"""How much the transport gets at once: it copies a part of one piece each time the socket is full."""
-_WRITE_LIMIT: Final = 64 << 10
-"""How many bytes the transport may keep before it gets no more, and the other side is no longer read.
-
-A TLS transport keeps the end of its handshake until it is read: a limit below that would stop both sides for ever.
-"""
-LINGER_SECONDS: Final = 30.0
-"""How long the other side may take to read what waits for it once the connection is being closed."""
 _SIZE: Final = struct.Struct(">i")
 
 
@@ -75,6 +58,25 @@ def memory_of(frame: memoryview) -> int:
     return len(frame) if len(frame) > _BUFFER_BYTES else 0
 
 
+class _LargeFrame:
+    """A frame that does not fit into the buffer: it has memory of its own."""
+
+    def __init__(self, size: int, beginning: memoryview) -> None:
+        # Unlike a bytearray's, its memory is not filled with zeros first.
+        self.frame = np.empty(size, np.uint8).data
+        self._filled = len(beginning)
+        self.frame[: self._filled] = beginning
+
+    def room(self) -> memoryview:
+        """Return where the next bytes go."""
+        return self.frame[self._filled :]
+
+    def is_whole(self, more: int) -> bool:
+        """Count `more` bytes that came, and return whether all have come now."""
+        self._filled += more
+        return self._filled == len(self.frame)
+
+
 class FrameProtocol(asyncio.BufferedProtocol):
     """The frames of one connection, `largest` bytes each at most (without the size)."""
 
@@ -83,21 +85,21 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._listener = listener
         self.largest = largest
         self._memory = memory
-        self._unsent = 0
-        self._moved = 0
-        self._queued: deque[Buffer] = deque()
-        self._is_full = False
-        self._piece = _PIECE
-        self._lingering: asyncio.TimerHandle | None = None
+        self._sending = SendQueue(memory.give if memory is not None else lambda _: None)
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(_BUFFER_BYTES)
         self._filled = 0
-        self._frame: memoryview | None = None
-        self._frame_filled = 0
+        self._large: _LargeFrame | None = None
+        """The frame that does not fit into the buffer, and is being read."""
+        self._received = 0
         self._reasons_to_wait = 0
         self._failure: Exception | None = None
         self._is_lost = False
-        self.is_writable = True
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether little waits to be sent."""
+        return self._sending.is_writable
 
     @property
     def is_gone(self) -> bool:
@@ -118,31 +120,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
     @property
     def carried(self) -> int:
         """How many bytes have gone over the connection so far, both ways."""
-        return self._moved - (self._transport.get_write_buffer_size() if self._transport else 0)
+        return self._received + self._sending.sent
 
     def send(self, buffers: Iterable[Buffer], memory: int = 0) -> None:
         """Send `buffers` one after the other; those of a closed connection are dropped.
 
         Give back `memory` bytes once they are sent.
         """
-        if self.is_open:
-            self._queued.extend(_pieces(buffers, self._piece))
-            self._write_queued()
-        self._unsent += memory
-        if self.is_writable:
-            self._give_unsent()
-
-    def _write_queued(self, *, to_the_end: bool = False) -> None:
-        """Hand over what the socket takes, or all, which the transport copies."""
-        while self._queued and self.is_open and self._transport is not None and (to_the_end or not self._is_full):
-            piece = self._queued.popleft()
-            self._moved += len(piece)
-            self._transport.write(piece)
-
-    def _give_unsent(self) -> None:
-        if self._memory is not None and self._unsent:
-            given, self._unsent = self._unsent, 0
-            self._memory.give(given)
+        self._sending.send(buffers, memory)
 
     def hold(self) -> None:
         """Read no more, until `release` was called as often as this; frames that have arrived are still reported."""
@@ -160,20 +145,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Send what waits to be sent, in LINGER_SECONDS at most, then close, because of `failure` if there is one."""
         self._failure = self._failure or failure
         if self._transport is not None:
-            self._write_queued(to_the_end=True)
-            self._linger()
+            self._sending.finish()
             self._transport.close()
 
     def abort(self) -> None:
         """Close at once."""
-        self._queued.clear()
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _linger(self) -> None:
-        """Cut the connection off after a time: its transport would wait for ever for a side that reads nothing."""
-        if self._lingering is None and self._transport is not None and self._transport.get_write_buffer_size():
-            self._lingering = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)
+        self._sending.abort()
 
     # -------------------------------------------------------------------------------------------- asyncio's protocol
 
@@ -182,70 +159,55 @@ class FrameProtocol(asyncio.BufferedProtocol):
         if not isinstance(transport, asyncio.Transport):
             raise TypeError(f"{transport!r} is no stream")
         self._transport = transport
-        if transport.get_extra_info("ssl_object") is not None:
-            # A TLS transport calls a piece sent once the one below it has it, and that takes any size.
-            self._piece = _WRITE_LIMIT
-        # What comes while the transport keeps anything is copied, so it gets no more until all is sent.
-        transport.set_write_buffer_limits(high=_WRITE_LIMIT, low=0)
+        self._sending.open(transport)
         if self._reasons_to_wait:
             transport.pause_reading()
         self._listener.opened()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Return where the next bytes go."""
-        if self._frame is not None:
-            return self._frame[self._frame_filled :]
+        if self._large is not None:
+            return self._large.room()
         return memoryview(self._buffer)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Report the frames that are whole now."""
-        self._moved += nbytes
+        self._received += nbytes
         try:
-            if self._frame is None:
+            if self._large is None:
                 self._filled += nbytes
                 self._cut_frames()
-                return
-            self._frame_filled += nbytes
-            if self._frame_filled == len(self._frame):
-                frame, self._frame = self._frame, None
-                self._listener.frame_received(frame)
+            elif self._large.is_whole(nbytes):
+                large, self._large = self._large, None
+                self._listener.frame_received(large.frame)
         except TieredStorageError as error:
             self.close(error)
 
     def eof_received(self) -> bool:
         """Close, as the other side will send nothing more."""
-        self._write_queued(to_the_end=True)
-        self._linger()
+        self._sending.finish()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end."""
-        self._frame = None
-        self._queued.clear()
+        self._large = None
         self._is_lost = True
-        if self._lingering is not None:
-            self._lingering.cancel()
-        self._give_unsent()
+        self._sending.end()
         self._listener.lost(self._failure or exc)
 
     def pause_writing(self) -> None:
         """Report that too many bytes wait, unless they did already."""
-        self._is_full = True
-        if self.is_writable:
-            self.is_writable = False
+        if self._sending.pause():
             self._listener.writing_paused()
 
     def resume_writing(self) -> None:
         """Send what waits here, and report once all was sent."""
-        self._is_full = False
+        self._sending.unpause()
         # Not now: asyncio calls this amid its own sending, and takes a transport that is closed meanwhile for its own.
         asyncio.get_running_loop().call_soon(self._resume)
 
     def _resume(self) -> None:
-        self._write_queued()
-        if self.is_open and not self._is_full and not self.is_writable:
-            self.is_writable = True
-            self._give_unsent()
+        if self._sending.resume():
             self._listener.writing_resumed()
 
     def _cut_frames(self) -> None:
@@ -281,10 +243,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self.release()
 
     def _begin_frame(self, at: int, size: int) -> None:
-        # Unlike a bytearray's, its memory is not filled with zeros first.
-        self._frame = np.empty(size, np.uint8).data
-        self._frame_filled = self._filled - at
-        self._frame[: self._frame_filled] = memoryview(self._buffer)[at : self._filled]
+        self._large = _LargeFrame(size, memoryview(self._buffer)[at : self._filled])
 
     def _check(self, size: int) -> None:
         if not SIZE_BYTES <= size <= self.largest:
@@ -292,42 +251,3 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 f"{self.peer} announces a frame of {size:,} bytes, of at most {self.largest:,}: it does not speak "
                 "Kafka's protocol, or speaks TLS to a listener without it"
             )
-
-
-def _pieces(buffers: Iterable[Buffer], piece: int) -> Iterator[Buffer]:
-    """Yield the bytes of `buffers`: small ones joined, large ones in pieces of `piece` bytes."""
-    small: list[Buffer] = []
-    for buffer in buffers:
-        if len(buffer) <= _SMALL_BUFFER:
-            small.append(buffer)
-            continue
-        if small:
-            yield b"".join(small)
-            small = []
-        view = memoryview(buffer)
-        for at in range(0, len(view), piece):
-            yield view[at : at + piece]
-    if small:
-        yield small[0] if len(small) == 1 else b"".join(small)
-
-
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """What comes instead of the bytes from `start` to `end` (exclusive) of a frame."""
-
-    start: int
-    end: int
-    buffers: Sequence[Buffer]
-
-
-def spliced(frame: memoryview, replacements: Sequence[Replacement]) -> list[Buffer]:
-    """Return the buffers of `frame`, which has its size, with `replacements` in their order, and with its new size."""
-    buffers: list[Buffer] = [b""]
-    at = SIZE_BYTES
-    for each in replacements:
-        buffers.append(frame[at : each.start])
-        buffers.extend(each.buffers)
-        at = each.end
-    buffers.append(frame[at:])
-    buffers[0] = _SIZE.pack(sum(map(len, buffers)))
-    return buffers

@@ -20,8 +20,9 @@ from tiered_storage.gateway.client_connection import (
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.frames import request
-from tiered_storage.kafka_wire.server.frame_protocol import LINGER_SECONDS, Buffer, memory_of
+from tiered_storage.kafka_wire.server.frame_protocol import memory_of
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
+from tiered_storage.kafka_wire.server.send_queue import LINGER_SECONDS, Buffer
 from unit.tiered_storage.resumed_protocols import resume
 
 LIMIT = 1 << 20

@@ -8,7 +8,7 @@ from support.wires import Wire, arrive, framed
 from tiered_storage.errors import MalformedAnswerError
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.standalone.connection import StandaloneConnection
-from tiered_storage.kafka_wire.server.frame_protocol import Buffer
+from tiered_storage.kafka_wire.server.send_queue import Buffer
 
 
 class Joined:

@@ -14,8 +14,8 @@ from kio.static.constants import EntityType
 from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.frames import decode_answer, encode_answer, entity
 from tiered_storage.kafka_wire.server import broker_addresses
-from tiered_storage.kafka_wire.server.frame_protocol import Buffer
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
+from tiered_storage.kafka_wire.server.send_queue import Buffer
 
 METADATA = Api(3, "Metadata", 0, 13)
 PRODUCE = Api(0, "Produce", 3, 13)

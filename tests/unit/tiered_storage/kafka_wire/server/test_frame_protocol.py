@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.wires import Wire, arrive, framed
 from tiered_storage.errors import MalformedAnswerError
-from tiered_storage.kafka_wire.server import frame_protocol
+from tiered_storage.kafka_wire.server import send_queue
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
 from unit.tiered_storage.resumed_protocols import resume
 
@@ -192,9 +192,8 @@ def test_what_is_sent_while_the_socket_is_full_comes_after_what_waits() -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "eof"])
-def test_what_waits_is_sent_before_a_connection_ends(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_is_sent_before_a_connection_ends(end: str) -> None:
     protocol, wire, _ = on_a_full_wire()
-    monkeypatch.setattr(protocol, "_linger", lambda: None)
 
     protocol.send([LARGE])
     protocol.close() if end == "close" else protocol.eof_received()
@@ -235,7 +234,7 @@ class Answering(Seen):
 
 
 def test_a_client_that_closes_its_half_and_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_protocol, "LINGER_SECONDS", 0.05)
+    monkeypatch.setattr(send_queue, "LINGER_SECONDS", 0.05)
 
     async def work() -> None:
         answering = Answering()
