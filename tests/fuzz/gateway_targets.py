@@ -38,8 +38,8 @@ from tiered_storage.gateway.allowed_apis import (
     SASL_HANDSHAKE,
 )
 from tiered_storage.gateway.broker_ports import BrokerPorts
-from tiered_storage.gateway.client_connection import ClientConnection
 from tiered_storage.gateway.client_requests import ClientRequests
+from tiered_storage.gateway.connections.client_connection import ClientConnection
 from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS, DELETE_TOPICS
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientQuotas

@@ -24,7 +24,7 @@ from tiered_storage.gateway.allowed_apis import (
 )
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.broker_questions import BrokerQuestions, NamedTopic
-from tiered_storage.gateway.client_connection import Change, Changed, ClientConnection
+from tiered_storage.gateway.connections.client_connection import Change, Changed, ClientConnection
 from tiered_storage.gateway.deletions.client_deletions import DELETING, ClientDeletions, Deletion
 from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
 from tiered_storage.gateway.fetch_errors import ReadFailures

@@ -19,13 +19,13 @@ from typing import Any
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.broker_questions import NamedTopic
-from tiered_storage.gateway.client_connection import ClientConnection
 from tiered_storage.gateway.client_requests import ClientRequests
+from tiered_storage.gateway.connections.client_connection import ClientConnection
+from tiered_storage.gateway.connections.listening import OpenConnections, listen
 from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.listening import OpenConnections, listen
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings, TlsSettings

@@ -19,7 +19,7 @@ from support.gateways import STOP_SECONDS, RunningGateway, copied_and_trimmed, r
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
 from tiered_storage.errors import ClusterRefusedError
-from tiered_storage.gateway.client_connection import LARGEST_BEFORE_LOGIN
+from tiered_storage.gateway.connections.client_connection import LARGEST_BEFORE_LOGIN
 from tiered_storage.kafka_wire.brokers import Brokers
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.apis import METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE

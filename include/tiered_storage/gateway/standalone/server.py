@@ -14,10 +14,10 @@ from typing import Final
 
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.gateway.client_connection import LARGEST_BEFORE_LOGIN
+from tiered_storage.gateway.connections.client_connection import LARGEST_BEFORE_LOGIN
+from tiered_storage.gateway.connections.listening import OpenConnections, listen
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.listening import OpenConnections, listen
 from tiered_storage.gateway.operation.health import Health
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions

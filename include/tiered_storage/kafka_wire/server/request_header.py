@@ -17,6 +17,7 @@ from tiered_storage.errors import MalformedAnswerError
 from tiered_storage.kafka_wire.connections.apis import API_VERSIONS, Api
 from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES, Cursor, has_flexible_header
 
+PRODUCE_KEY: Final = 0
 _HEADER: Final = struct.Struct(">hhi")
 _WITH_TRANSACTIONAL_ID: Final = 3
 """The first version of Produce that names a transaction."""

@@ -14,8 +14,8 @@ from kio.static.constants import EntityType
 from support.wires import Wire, arrive, framed
 from tiered_storage.gateway.allowed_apis import FETCH, PRODUCE
 from tiered_storage.gateway.broker_ports import BrokerPorts
-from tiered_storage.gateway.client_connection import ClientConnection
 from tiered_storage.gateway.client_requests import ClientRequests, user_of
+from tiered_storage.gateway.connections.client_connection import ClientConnection
 from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS, DELETE_TOPICS
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientQuotas

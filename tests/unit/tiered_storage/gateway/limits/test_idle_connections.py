@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tiered_storage.gateway.limits.idle_connections import IdleConnections
 from tiered_storage.kafka_wire.server.send_queue import LINGER_SECONDS
-from unit.tiered_storage.gateway.test_client_connection import Joined
+from unit.tiered_storage.gateway.connections.test_client_connection import Joined
 
 IDLE = 600.0
 

@@ -7,11 +7,11 @@ from contextlib import suppress
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tiered_storage.gateway import listening
+from tiered_storage.gateway.connections import listening
+from tiered_storage.gateway.connections.listening import OpenConnections
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.listening import OpenConnections
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
-from unit.tiered_storage.gateway.test_client_connection import LIMIT, Joined, run
+from unit.tiered_storage.gateway.connections.test_client_connection import LIMIT, Joined, run
 
 
 def shown(registry: CollectorRegistry, name: str, reason: str | None = None) -> float | None:

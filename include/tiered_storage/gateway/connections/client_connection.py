@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tiered_storage.errors import ClusterUnreachableError, MalformedAnswerError, TieredStorageError
-from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH, PRODUCE, SASL_HANDSHAKE
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount
-from tiered_storage.kafka_wire.connections.apis import Api, ApiVersions
+from tiered_storage.kafka_wire.connections.apis import API_VERSIONS, FETCH, SASL_HANDSHAKE, Api, ApiVersions
 from tiered_storage.kafka_wire.connections.frames import (
     LARGEST_MESSAGE,
     SIZE_BYTES,
@@ -32,7 +31,7 @@ from tiered_storage.kafka_wire.connections.frames import (
     request,
 )
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol, memory_of
-from tiered_storage.kafka_wire.server.request_header import RequestHeader, expects_answer
+from tiered_storage.kafka_wire.server.request_header import PRODUCE_KEY, RequestHeader, expects_answer
 from tiered_storage.kafka_wire.server.send_queue import Buffer
 
 _log = logging.getLogger(__name__)
@@ -156,7 +155,7 @@ class ClientConnection:
 
         Raises MalformedAnswerError.
         """
-        if header.api.key != PRODUCE.key or expects_answer(header, frame):
+        if header.api.key != PRODUCE_KEY or expects_answer(header, frame):
             self._pending.append(_Pending(header.correlation_id, header.api, change))
             self._waiting += 1
             self._fetches += header.api.key == FETCH.key

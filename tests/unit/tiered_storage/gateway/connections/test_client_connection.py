@@ -10,7 +10,7 @@ import pytest
 from support.wires import Wire, arrive, framed
 from tiered_storage.errors import ClusterUnreachableError, MalformedAnswerError
 from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
-from tiered_storage.gateway.client_connection import (
+from tiered_storage.gateway.connections.client_connection import (
     LARGEST_BEFORE_LOGIN,
     MOST_WAITING,
     Change,
