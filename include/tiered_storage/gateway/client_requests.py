@@ -24,7 +24,8 @@ from tiered_storage.gateway.allowed_apis import (
 )
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.broker_questions import BrokerQuestions, NamedTopic
-from tiered_storage.gateway.connections.client_connection import Change, Changed, ClientConnection
+from tiered_storage.gateway.connections.client_connection import ClientConnection
+from tiered_storage.gateway.connections.owed_answers import Change, Changed
 from tiered_storage.gateway.deletions.client_deletions import DELETING, ClientDeletions, Deletion
 from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
 from tiered_storage.gateway.fetch_errors import ReadFailures
@@ -84,7 +85,7 @@ class ClientRequests:
 
         All connections of a process share `names`, topics by their ids.
         """
-        questions = BrokerQuestions(connection, names=names)
+        questions = BrokerQuestions(connection.own, names=names)
         self._connection = connection
         self._turns = partitions.turns
         self._ports = ports
@@ -106,7 +107,7 @@ class ClientRequests:
             skips_missing=skips_missing,
         )
         self._offsets = RemoteOffsets(partitions, questions, failures)
-        self._deletions = ClientDeletions(partitions, questions, connection, deletions)
+        self._deletions = ClientDeletions(partitions, questions, connection.own, deletions)
         self._preparing: asyncio.Task[None] | None = None
         self._prepared: Deletion | None = None
         self._changes: dict[int, Callable[[memoryview, RequestHeader], Change | None]] = {
@@ -167,7 +168,7 @@ class ClientRequests:
     async def _prepare(self, frame: memoryview, header: RequestHeader, asked: Any) -> None:
         try:
             self._prepared = await self._deletions.prepare(frame, header, asked)
-            self._connection.take_arrived()
+            self._connection.arrived.take()
         except Exception as error:  # noqa: BLE001 - a connection that cannot continue must not hang
             # Without an answer, the broker must not get the request.
             if not self._connection.has_ended:
@@ -238,7 +239,7 @@ class ClientRequests:
         else:
             found = decode_answer(answer[SIZE_BYTES:], header.api, header.version, header.correlation_id)
         if refused == NONE:
-            self._connection.versions = ApiVersions.of(self._connection.broker.peer, found)
+            self._connection.own.versions = ApiVersions.of(self._connection.broker.peer, found)
         return [encode_answer(capped_versions(found), header.correlation_id)]
 
 

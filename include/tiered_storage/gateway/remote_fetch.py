@@ -24,7 +24,7 @@ from typing import Final
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.gateway.broker_questions import BrokerQuestions, NamedPartition
-from tiered_storage.gateway.connections.client_connection import Filled
+from tiered_storage.gateway.connections.owed_answers import Filled
 from tiered_storage.gateway.fetch_errors import ReadFailures, code_in_fetch, kafka_code
 from tiered_storage.gateway.limits.client_quotas import ClientName, ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount

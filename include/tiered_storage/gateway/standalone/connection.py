@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tiered_storage.errors import TieredStorageError
-from tiered_storage.gateway.connections.client_connection import Filled
+from tiered_storage.gateway.connections.owed_answers import Filled
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol, memory_of
 from tiered_storage.kafka_wire.server.send_queue import Buffer

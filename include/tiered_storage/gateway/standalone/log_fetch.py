@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Final
 
 from tiered_storage.errors import OffsetOutOfRangeError, TieredStorageError
-from tiered_storage.gateway.connections.client_connection import Filled
+from tiered_storage.gateway.connections.owed_answers import Filled
 from tiered_storage.gateway.fetch_errors import ReadFailures, kafka_code
 from tiered_storage.gateway.limits.client_quotas import ClientName
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount

@@ -24,7 +24,7 @@ from tiered_storage.gateway.allowed_apis import (
     SASL_HANDSHAKE,
     refused_versions,
 )
-from tiered_storage.gateway.connections.client_connection import Filled
+from tiered_storage.gateway.connections.owed_answers import Filled
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.standalone.apis import (
     AFTER_LOGIN,

@@ -93,7 +93,7 @@ def a_connection(unclear: Unclear | None = None) -> tuple[ClientConnection, Wire
         return requests
 
     connection = ClientConnection(1 << 20, opened, lambda _: opened_requests[0].close(), budget.account())
-    connection.versions = ApiVersions("a broker", {METADATA.key: (9, 12), DELETE_TOPICS.key: (1, 6)})
+    connection.own.versions = ApiVersions("a broker", {METADATA.key: (9, 12), DELETE_TOPICS.key: (1, 6)})
     client, broker = Wire(), Wire()
     connection.client.connection_made(client)
     connection.broker.connection_made(broker)

@@ -10,13 +10,8 @@ import pytest
 from support.wires import Wire, arrive, framed
 from tiered_storage.errors import ClusterUnreachableError, MalformedAnswerError
 from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
-from tiered_storage.gateway.connections.client_connection import (
-    LARGEST_BEFORE_LOGIN,
-    MOST_WAITING,
-    Change,
-    ClientConnection,
-    Filled,
-)
+from tiered_storage.gateway.connections.client_connection import LARGEST_BEFORE_LOGIN, MOST_WAITING, ClientConnection
+from tiered_storage.gateway.connections.owed_answers import Change, Filled
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.frames import request
@@ -132,7 +127,7 @@ def test_what_the_gateway_asks_goes_to_it_and_not_to_the_client() -> None:
         joined = Joined()
         joined.asks(1)
         asked = asyncio.ensure_future(
-            joined.connection.ask(API_VERSIONS, request(API_VERSIONS, 0), lambda frame, *_: bytes(frame[4:]))
+            joined.connection.own.ask(API_VERSIONS, request(API_VERSIONS, 0), lambda frame, *_: bytes(frame[4:]))
         )
         await asyncio.sleep(0)
         joined.answers(1)
@@ -209,14 +204,14 @@ def test_an_answer_that_nobody_asked_for_ends_both_connections() -> None:
 def test_a_lost_broker_fails_what_the_gateway_asked() -> None:
     async def work() -> None:
         joined = Joined()
-        asked = asyncio.ensure_future(joined.connection.ask(API_VERSIONS, request(API_VERSIONS, 0)))
+        asked = asyncio.ensure_future(joined.connection.own.ask(API_VERSIONS, request(API_VERSIONS, 0)))
         await asyncio.sleep(0)
         joined.connection.broker.connection_lost(None)
 
         with pytest.raises(ClusterUnreachableError, match="ended"):
             await asked
         with pytest.raises(ClusterUnreachableError, match="closed"):
-            await joined.connection.ask(API_VERSIONS, request(API_VERSIONS, 0))
+            await joined.connection.own.ask(API_VERSIONS, request(API_VERSIONS, 0))
         assert joined.client.closed
 
     run(work)
@@ -333,7 +328,7 @@ def test_a_login_waits_until_all_before_it_is_answered() -> None:
         joined.apis = {1: FETCH, 2: SASL_HANDSHAKE, 3: SASL_AUTHENTICATE}
         joined.asks(1, 2, 3)
         own = asyncio.ensure_future(
-            joined.connection.ask(API_VERSIONS, request(API_VERSIONS, 0), lambda frame, *_: bytes(frame))
+            joined.connection.own.ask(API_VERSIONS, request(API_VERSIONS, 0), lambda frame, *_: bytes(frame))
         )
         await asyncio.sleep(0)
         joined.answers(1)
@@ -352,7 +347,7 @@ def test_any_number_of_the_gateways_own_questions_leaves_the_client_connected() 
         joined = Joined()
         asked = [
             asyncio.ensure_future(
-                joined.connection.ask(API_VERSIONS, request(API_VERSIONS, 0), lambda frame, *_: bytes(frame))
+                joined.connection.own.ask(API_VERSIONS, request(API_VERSIONS, 0), lambda frame, *_: bytes(frame))
             )
             for _ in range(MOST_WAITING + 1)
         ]
