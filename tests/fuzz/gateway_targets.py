@@ -24,6 +24,7 @@ from kio.index import load_request_schema, load_response_schema
 
 from fuzz.target import Target
 from fuzz.wire_targets import NUMBER, STRING, TOPIC_ID, filled
+from support.served_clusters import gateway_limits, served_cluster
 from support.wires import Wire, arrive
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.gateway.allowed_apis import (
@@ -37,12 +38,10 @@ from tiered_storage.gateway.allowed_apis import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
 )
-from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.client_requests import ClientRequests
 from tiered_storage.gateway.connections.client_connection import ClientConnection
 from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS, DELETE_TOPICS
 from tiered_storage.gateway.fetch_errors import ReadFailures
-from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.limits.remote_turns import RemoteTurns
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
@@ -53,7 +52,8 @@ from tiered_storage.gateway.standalone.connection import StandaloneConnection
 from tiered_storage.gateway.standalone.descriptions import Descriptions, Node
 from tiered_storage.gateway.standalone.log_fetch import LogFetch
 from tiered_storage.gateway.standalone.offsets import LogOffsets
-from tiered_storage.gateway.standalone.requests import Access, ServedLog, StandaloneRequests
+from tiered_storage.gateway.standalone.requests import StandaloneRequests
+from tiered_storage.gateway.standalone.served_log import Access, ServedLog
 from tiered_storage.gateway.standalone.users import Users
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_wire.connections.apis import Api
@@ -227,21 +227,9 @@ class _BeforeABroker:
         connection.broker.connection_made(self.broker)
 
     def _opened(self, connection: ClientConnection) -> ClientRequests:
-        metrics, nothing = _metrics(), cast(Any, _NoRemoteLog())
-        self._requests = ClientRequests(
-            1,
-            connection,
-            BrokerPorts("localhost", 9000, []),
-            nothing,
-            metrics,
-            ReadFailures(metrics),
-            ClientQuotas(None),
-            nothing,
-            {},
-            most_fetch_bytes=_LIMIT,
-            most_wait_ms=1,
-            skips_missing=False,
-        )
+        nothing = cast(Any, _NoRemoteLog())
+        cluster = served_cluster(nothing, nothing, self.budget, gateway_limits(_LIMIT, 1), _metrics())
+        self._requests = ClientRequests(1, connection, cluster)
         return self._requests
 
     def _ended(self, _: ClientConnection) -> None:
@@ -294,13 +282,18 @@ class _WithoutBrokers:
         failures = ReadFailures(metrics)
         context: Any = SimpleNamespace(settings=_SETTINGS, decided_topic=lambda _: _TOPIC)
         log = ServedLog(
+            catalog,
+            nothing,
             Descriptions(context, catalog, Node("localhost", 9000)),
             LogOffsets(catalog, nothing, failures),
+            self.budget,
             metrics,
+            failures,
             _LIMIT,
+            1,
             _access() if self._with_login else None,
         )
-        fetch = LogFetch(1, catalog, nothing, metrics, failures, connection.memory, 1)
+        fetch = LogFetch(1, log, connection.memory)
         return StandaloneRequests(log, fetch, connection, _LIMIT, with_tls=True)
 
     def _ended(self, _: StandaloneConnection) -> None:

@@ -25,20 +25,19 @@ from typing import Final
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.gateway.broker_questions import BrokerQuestions, NamedPartition
 from tiered_storage.gateway.connections.owed_answers import Filled
-from tiered_storage.gateway.fetch_errors import ReadFailures, code_in_fetch, kafka_code
-from tiered_storage.gateway.limits.client_quotas import ClientName, ClientQuotas
+from tiered_storage.gateway.fetch_errors import code_in_fetch, kafka_code
+from tiered_storage.gateway.limits.client_quotas import ClientName
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount
-from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import (
     AT_ONCE,
     MEMORY_SECONDS,
     ReadKey,
-    RemotePartitions,
     RemoteRead,
     RemoteRecords,
     read_wait_ms,
     skipped_offsets,
 )
+from tiered_storage.gateway.served_cluster import ServedCluster
 from tiered_storage.kafka_log.log.log_config import INT64_MAX
 from tiered_storage.kafka_wire.connections.error_codes import (
     KAFKA_STORAGE_ERROR,
@@ -114,33 +113,17 @@ class _Found:
 class RemoteFetch:
     """Fills the answers to one client's Fetches. For one event loop."""
 
-    def __init__(
-        self,
-        client: int,
-        partitions: RemotePartitions,
-        questions: BrokerQuestions,
-        metrics: GatewayMetrics,
-        failures: ReadFailures,
-        memory: MemoryAccount,
-        quotas: ClientQuotas,
-        most_wait_ms: int,
-        *,
-        skips_missing: bool = False,
-    ) -> None:
-        """Read as `client`, the number of its connection; one read takes `most_wait_ms` at most.
-
-        Remote records are counted in `memory`, the connection's account, and limited by `quotas`. With
-        `skips_missing`, consumers continue after offsets that neither tier has.
-        """
+    def __init__(self, client: int, cluster: ServedCluster, questions: BrokerQuestions, memory: MemoryAccount) -> None:
+        """Read as `client`, the number of its connection; `memory` is the connection's account."""
         self._client = client
-        self._partitions = partitions
+        self._partitions = cluster.partitions
         self._questions = questions
-        self._metrics = metrics
-        self._failures = failures
+        self._metrics = cluster.metrics
+        self._failures = cluster.failures
         self._memory = memory
-        self._quotas = quotas
-        self._most_wait_ms = most_wait_ms
-        self._skips_missing = skips_missing
+        self._quotas = cluster.quotas
+        self._most_wait_ms = cluster.limits.most_wait_ms
+        self._skips_missing = cluster.limits.skips_missing
         self._had_remote = False
         self._place: asyncio.Future[None] | None = None
         """In the queue of remote work: a Fetch that does not get there leaves its place to the next one."""

@@ -27,12 +27,15 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
+from tiered_storage.gateway.fetch_errors import ReadFailures
+from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.limits.remote_turns import RemoteTurns
 from tiered_storage.gateway.operation.health import Health
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
-from tiered_storage.gateway.server import GatewayLimits, GatewayServer
+from tiered_storage.gateway.served_cluster import GatewayLimits, ServedCluster
+from tiered_storage.gateway.server import GatewayServer
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.client_settings import ClientSettings
 from tiered_storage.kafka_wire.metadata import ClusterMetadata
@@ -55,6 +58,7 @@ _COLLECT_AFTER: Final = (700, 10, 1_000)
 _OTHER_FILES: Final = 200
 """Ports, the metadata's database, files or connections of the store."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_THIS_MACHINE: Final = "127.0.0.1"
 _LOG_LINE: Final = "%(asctime)s %(levelname)s process {} %(name)s: %(message)s"
 
 
@@ -178,7 +182,8 @@ async def serve_beside_brokers(settings: Settings, number: int, on_ready: Callab
         counted = replace(context, storage=CountedStorage(context.storage, metrics.fetched))
         deletions = RemoteDeletions(context, metrics)
         with RemoteLogReader(counted, remote_only=True, all_decided=True) as reader:
-            server = _server(settings, brokers, found, reader, metrics, deletions, tls)
+            cluster = _served_cluster(settings, brokers, found, reader, metrics, deletions)
+            server = GatewayServer(settings.gateway_listen_host or _THIS_MACHINE, cluster, brokers, tls)
             try:
                 await server.start(sorted(found.brokers))
                 await serve_until(stop, health, on_ready)
@@ -188,31 +193,18 @@ async def serve_beside_brokers(settings: Settings, number: int, on_ready: Callab
                 end_metrics()
 
 
-def _server(
+def _served_cluster(
     settings: Settings,
     brokers: ClientSettings,
     found: ClusterMetadata,
     reader: RemoteLogReader,
     metrics: GatewayMetrics,
     deletions: RemoteDeletions,
-    tls: ssl.SSLContext | None,
-) -> GatewayServer:
-    listen_host = settings.gateway_listen_host or "127.0.0.1"
-    ports = BrokerPorts(settings.gateway_advertised_host or listen_host, settings.gateway_port, brokers.bootstrap)
+) -> ServedCluster:
+    host = settings.gateway_advertised_host or settings.gateway_listen_host or _THIS_MACHINE
+    ports = BrokerPorts(host, settings.gateway_port, brokers.bootstrap)
     for broker in found.brokers.values():
         ports.learn(broker.node_id, broker.address)
-    most_a_second = settings.gateway_remote_fetch_max_bytes_per_second_per_client
-    limits = GatewayLimits(
-        listen_host,
-        settings.gateway_max_connections,
-        settings.gateway_request_max_bytes,
-        settings.gateway_fetch_max_bytes,
-        settings.remote_fetch_max_wait_ms,
-        settings.gateway_shutdown_timeout_ms / 1000,
-        settings.gateway_connections_max_idle_ms / 1000,
-        None if most_a_second == UNLIMITED else most_a_second,
-        settings.gateway_skip_missing_offsets,
-    )
     cluster_id = found.cluster_id or settings.cluster_id
     if cluster_id is None:
         raise ConfigurationError("the brokers name no cluster id: set cluster.id")
@@ -221,8 +213,17 @@ def _server(
     metrics.show_chunks(reader.chunk_counts)
     held = settings.remote_log_reader_cache_memory_bytes
     turns = RemoteTurns(settings.gateway_remote_fetch_processor_percent)
-    partitions = RemotePartitions(reader, cluster_id, held, budget, turns)
-    return GatewayServer(ports, partitions, brokers, limits, metrics, budget, deletions, tls)
+    most_a_second = settings.gateway_remote_fetch_max_bytes_per_second_per_client
+    return ServedCluster(
+        ports,
+        RemotePartitions(reader, cluster_id, held, budget, turns),
+        deletions,
+        GatewayLimits.of(settings),
+        ClientQuotas(None if most_a_second == UNLIMITED else most_a_second),
+        budget,
+        metrics,
+        ReadFailures(metrics),
+    )
 
 
 def _ask_brokers(context: RemoteLogContext) -> tuple[ClientSettings, ClusterMetadata]:

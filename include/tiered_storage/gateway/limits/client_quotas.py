@@ -1,8 +1,8 @@
 """How many remote bytes a client gets each second: a token bucket for each user and client id.
 
-The bucket holds what a client may take in one second. A Fetch takes the bytes left, but at least one
-batch if any is left; the excess is a debt. While there is one, the connection is muted, for the throttle time that its
-answer names, and no other connection of the client gets remote records.
+The bucket holds what a client may take in one second. A Fetch takes the bytes left, but at least one batch if any is
+left; the excess is a debt. While there is one, the connection is muted, for the throttle time that its answer names,
+and no other connection of the client gets remote records.
 
 Source: KIP-13, KIP-219.
 """

@@ -19,20 +19,19 @@ from typing import Final
 
 from tiered_storage.errors import OffsetOutOfRangeError, TieredStorageError
 from tiered_storage.gateway.connections.owed_answers import Filled
-from tiered_storage.gateway.fetch_errors import ReadFailures, kafka_code
+from tiered_storage.gateway.fetch_errors import kafka_code
 from tiered_storage.gateway.limits.client_quotas import ClientName
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount
-from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import (
     AT_ONCE,
     MEMORY_SECONDS,
     ReadKey,
-    RemotePartitions,
     RemoteRead,
     RemoteRecords,
     read_wait_ms,
 )
-from tiered_storage.gateway.standalone.catalog import Catalog, Topics
+from tiered_storage.gateway.standalone.catalog import Topics
+from tiered_storage.gateway.standalone.served_log import ServedLog
 from tiered_storage.kafka_wire.connections.error_codes import (
     NONE,
     OFFSET_OUT_OF_RANGE,
@@ -90,27 +89,12 @@ class _Entry:
 class LogFetch:
     """Answers one client's Fetches. For one event loop."""
 
-    def __init__(
-        self,
-        client: int,
-        catalog: Catalog,
-        partitions: RemotePartitions,
-        metrics: GatewayMetrics,
-        failures: ReadFailures,
-        memory: MemoryAccount,
-        most_wait_ms: int,
-    ) -> None:
-        """Read as `client`, the number of its connection; one read takes `most_wait_ms` at most.
-
-        Records are counted in `memory`, the connection's account.
-        """
+    def __init__(self, client: int, log: ServedLog, memory: MemoryAccount) -> None:
+        """Read `log` as `client`, the number of its connection; `memory` is the connection's account."""
         self._client = client
-        self._catalog = catalog
-        self._partitions = partitions
-        self._metrics = metrics
-        self._failures = failures
+        self._log = log
+        self._partitions = log.partitions
         self._memory = memory
-        self._most_wait_ms = most_wait_ms
         self._name = ClientName("", "")
 
     def close(self) -> None:
@@ -123,7 +107,7 @@ class LogFetch:
         self._name = ClientName(user, header.client_id)
         end = loop.time() + request.max_wait_ms / 1000
         while True:
-            topics = await self._catalog.topics()
+            topics = await self._log.catalog.topics()
             room = self._partitions.room(request.max_bytes, request.partitions.values())
             has_memory = not room or await self._memory.wait(room, MEMORY_SECONDS)
             entries = await self._read(request, topics, may_read, has_memory=has_memory)
@@ -170,13 +154,13 @@ class LogFetch:
         if isinstance(partition, int):
             return _Found(partition)
         try:
-            async with asyncio.timeout(2 * read_wait_ms(request, self._most_wait_ms) / 1000):
+            async with asyncio.timeout(2 * read_wait_ms(request, self._log.most_wait_ms) / 1000):
                 return await self._find(partition, wanted.offset, request, wanted_bytes)
         except TimeoutError:
             return _Found()
         except TieredStorageError as error:
             code, reason = kafka_code(error), f"offset {wanted.offset} is not read: {error}"
-            self._failures.failed(partition.topic, partition.partition, code, reason)
+            self._log.failures.failed(partition.topic, partition.partition, code, reason)
             return _Found(code)
 
     async def _find(self, partition: TopicIdPartition, offset: int, request: FetchRequest, wanted_bytes: int) -> _Found:
@@ -194,7 +178,8 @@ class LogFetch:
             snapshot.ensure_not_hidden(offset)
             return found
         found.key = ReadKey(self._client, partition, isolation)
-        read = self._partitions.open(found.key, offset, snapshot.remote_end, read_wait_ms(request, self._most_wait_ms))
+        wait_ms = read_wait_ms(request, self._log.most_wait_ms)
+        read = self._partitions.open(found.key, offset, snapshot.remote_end, wait_ms)
         try:
             is_ready = await read.is_ready(wanted_bytes)
         except BaseException:
@@ -214,7 +199,7 @@ class LogFetch:
         records = read.take(most_bytes, whole=whole)
         self._partitions.keep(key, read)
         if records is not None and is_remote:
-            self._metrics.served(key.partition.topic, self._name, records.size)
+            self._log.metrics.served(key.partition.topic, self._name, records.size)
         return records
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -25,7 +24,6 @@ from tiered_storage.gateway.allowed_apis import (
     refused_versions,
 )
 from tiered_storage.gateway.connections.owed_answers import Filled
-from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.standalone.apis import (
     AFTER_LOGIN,
     BEFORE_LOGIN,
@@ -44,10 +42,8 @@ from tiered_storage.gateway.standalone.apis import (
     served_versions,
 )
 from tiered_storage.gateway.standalone.connection import StandaloneConnection
-from tiered_storage.gateway.standalone.descriptions import Descriptions
 from tiered_storage.gateway.standalone.log_fetch import LogFetch
 from tiered_storage.gateway.standalone.login import Login, LoginRefusedError
-from tiered_storage.gateway.standalone.offsets import LogOffsets
 from tiered_storage.gateway.standalone.refusals import (
     NO_GROUPS,
     READ_ONLY,
@@ -55,7 +51,7 @@ from tiered_storage.gateway.standalone.refusals import (
     refused,
     refused_produce,
 )
-from tiered_storage.gateway.standalone.users import Users
+from tiered_storage.gateway.standalone.served_log import ServedLog
 from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.error_codes import (
     NONE,
@@ -66,7 +62,7 @@ from tiered_storage.kafka_wire.connections.frames import answer, decode_request,
 from tiered_storage.kafka_wire.server.fetch_request import take_fetch
 from tiered_storage.kafka_wire.server.request_header import RequestHeader, read_header
 from tiered_storage.kafka_wire.server.send_queue import Buffer
-from tiered_storage.settings.read_rights import Right, RightsFile
+from tiered_storage.settings.read_rights import Right
 
 _log = logging.getLogger(__name__)
 
@@ -86,25 +82,6 @@ _DESCRIBE: Final = Right.DESCRIBE
 _REFUSAL_SECONDS: Final = 0.1
 """How long a refusal of a login takes at least: as Kafka's connection.failed.authentication.delay.ms."""
 _WRONG_PASSWORD: Final = "Authentication failed: the user name or the password is wrong"  # noqa: S105 - a message
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Who may log in, and what they may see and read."""
-
-    users: Users
-    rights: RightsFile
-
-
-@dataclass(frozen=True, slots=True)
-class ServedLog:
-    """What all clients of a process share; without `access`, nobody logs in, and everybody may read everything."""
-
-    descriptions: Descriptions
-    offsets: LogOffsets
-    metrics: GatewayMetrics
-    most_fetch_bytes: int
-    access: Access | None
 
 
 class StandaloneRequests:

@@ -16,24 +16,18 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.gateway.connections.client_connection import LARGEST_BEFORE_LOGIN
 from tiered_storage.gateway.connections.listening import OpenConnections, listen
-from tiered_storage.gateway.fetch_errors import ReadFailures
-from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.operation.health import Health
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
-from tiered_storage.gateway.remote_partitions import RemotePartitions
-from tiered_storage.gateway.standalone.catalog import Catalog
 from tiered_storage.gateway.standalone.connection import StandaloneConnection
-from tiered_storage.gateway.standalone.descriptions import Descriptions, Node
+from tiered_storage.gateway.standalone.descriptions import Node
 from tiered_storage.gateway.standalone.log_fetch import LogFetch
-from tiered_storage.gateway.standalone.offsets import LogOffsets
-from tiered_storage.gateway.standalone.requests import Access, ServedLog, StandaloneRequests
-from tiered_storage.gateway.standalone.users import Users
+from tiered_storage.gateway.standalone.requests import StandaloneRequests
+from tiered_storage.gateway.standalone.served_log import ServedLog
 from tiered_storage.gateway.workers import ended_by_signal, needs_of, serve_metrics_of, serve_until, server_tls
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
 from tiered_storage.remote_log.context import RemoteLogContext, store_options
 from tiered_storage.remote_log.metrics.exposition import CountedStorage
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
-from tiered_storage.settings.read_rights import RightsFile
 from tiered_storage.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -85,35 +79,20 @@ class StandaloneServer:
         self, context: RemoteLogContext, reader: RemoteLogReader, metrics: GatewayMetrics, tls: ssl.SSLContext | None
     ) -> None:
         """Serve `context` through `reader`; clients connect with TLS if `tls` is set."""
-        settings = self._settings = context.settings
+        self._settings = settings = context.settings
         self._host = settings.gateway_listen_host or _THIS_MACHINE
         self._tls = tls
-        self._metrics = metrics
-        self._failures = ReadFailures(metrics)
-        self._catalog = Catalog(context)
-        self._budget = MemoryBudget(settings.gateway_memory_max_bytes)
-        metrics.show_memory(self._budget)
-        self._connections = OpenConnections(
-            settings.gateway_max_connections, settings.gateway_connections_max_idle_ms / 1000, self._budget, metrics
-        )
-        held = settings.remote_log_reader_cache_memory_bytes
-        self._partitions = RemotePartitions(reader, "", held, self._budget)
-        users = settings.gateway_users_file
         node = Node(settings.gateway_advertised_host or self._host, settings.gateway_port)
-        self._log = ServedLog(
-            Descriptions(context, self._catalog, node),
-            LogOffsets(self._catalog, self._partitions, self._failures),
-            metrics,
-            settings.gateway_fetch_max_bytes,
-            None if users is None else Access(Users(users), RightsFile(settings.read_service_rights_file)),
-        )
+        self._log = ServedLog.of(context, reader, metrics, node)
+        idle_seconds = settings.gateway_connections_max_idle_ms / 1000
+        self._connections = OpenConnections(settings.gateway_max_connections, idle_seconds, self._log.budget, metrics)
         self._numbers = count()
         self._server: asyncio.Server | None = None
         self._closing_idle: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Look at the topics, and listen. Raises ConfigurationError for a port in use, and as Catalog.topics."""
-        await self._catalog.topics()
+        await self._log.catalog.topics()
         self._server = await listen(self._accept, self._host, self._settings.gateway_port, self._tls)
         self._closing_idle = asyncio.get_running_loop().create_task(self._connections.close_idle())
 
@@ -129,19 +108,11 @@ class StandaloneServer:
         """Return the protocol of a connection that a client begins; with TLS it is open after the handshake."""
 
         def opened(connection: StandaloneConnection) -> StandaloneRequests:
-            fetch = LogFetch(
-                next(self._numbers),
-                self._catalog,
-                self._partitions,
-                self._metrics,
-                self._failures,
-                connection.memory,
-                self._settings.remote_fetch_max_wait_ms,
-            )
+            fetch = LogFetch(next(self._numbers), self._log, connection.memory)
             self._connections.add(connection)
             self._connections.refuse_excess(connection)
             return StandaloneRequests(self._log, fetch, connection, most, with_tls=self._tls is not None)
 
         most = self._settings.gateway_request_max_bytes
         largest = most if self._log.access is None else min(most, LARGEST_BEFORE_LOGIN)
-        return StandaloneConnection(largest, opened, self._connections.remove, self._budget.account()).client
+        return StandaloneConnection(largest, opened, self._connections.remove, self._log.budget.account()).client

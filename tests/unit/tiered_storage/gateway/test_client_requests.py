@@ -11,38 +11,20 @@ from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
+from support.served_clusters import served_cluster
 from support.wires import Wire, arrive, framed
 from tiered_storage.gateway.allowed_apis import FETCH, PRODUCE
-from tiered_storage.gateway.broker_ports import BrokerPorts
-from tiered_storage.gateway.client_requests import ClientRequests, user_of
+from tiered_storage.gateway.client_requests import ClientRequests
 from tiered_storage.gateway.connections.client_connection import ClientConnection
 from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS, DELETE_TOPICS
-from tiered_storage.gateway.fetch_errors import ReadFailures
-from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.limits.remote_turns import RemoteTurns
-from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.kafka_wire.connections.apis import METADATA, ApiVersions
 from tiered_storage.kafka_wire.connections.frames import encode_answer, encode_request, entity, request, request_module
 from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, fetch_request
 
 OWN_FIRST = -1
 """The number of the gateway's own first request on a connection."""
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "message", "user"),
-    [
-        ("PLAIN", b"\0anna\0secret", "anna"),
-        ("PLAIN", b"other\0anna\0secret", "anna"),
-        ("PLAIN", b"garbage", ""),
-        ("SCRAM-SHA-512", b"n,,n=anna,r=nonce", "anna"),
-        ("SCRAM-SHA-256", b"c=biws,r=nonce,p=proof", ""),
-        ("OAUTHBEARER", b"n,,\1auth=Bearer token\1\1", ""),
-    ],
-)
-def test_the_user_is_the_one_that_the_login_names(mechanism: str, message: bytes, user: str) -> None:
-    assert user_of(mechanism, message) == user
 
 
 class CountedPace(RemoteTurns):
@@ -71,24 +53,11 @@ class Unclear:
 def a_connection(unclear: Unclear | None = None) -> tuple[ClientConnection, Wire, Wire]:
     """Connect a client to a broker that offers Metadata and DeleteTopics."""
     unclear = unclear or Unclear()
-    metrics, budget = GatewayMetrics(), MemoryBudget(1 << 20)
+    budget = MemoryBudget(1 << 20)
     opened_requests: list[ClientRequests] = []
 
     def opened(connection: ClientConnection) -> ClientRequests:
-        requests = ClientRequests(
-            1,
-            connection,
-            BrokerPorts("localhost", 9000, []),
-            cast(Any, unclear),
-            metrics,
-            ReadFailures(metrics),
-            ClientQuotas(None),
-            cast(Any, unclear),
-            {},
-            most_fetch_bytes=1,
-            most_wait_ms=1,
-            skips_missing=False,
-        )
+        requests = ClientRequests(1, connection, served_cluster(cast(Any, unclear), cast(Any, unclear), budget))
         opened_requests.append(requests)
         return requests
 

@@ -15,10 +15,11 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from support.command_line import mentions
+from support.served_clusters import gateway_limits, served_cluster
 from support.transactions import data
 from tiered_storage.errors import OffsetOutOfRangeError, ReaderBusyError, RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.gateway.broker_questions import BrokerQuestions
-from tiered_storage.gateway.fetch_errors import ReadFailures
+from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
 from tiered_storage.gateway.limits.client_quotas import ClientName, ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.limits.remote_turns import RemoteTurns
@@ -115,18 +116,10 @@ class Consumer:
     def new_fetch(self, turns: RemoteTurns | None = None) -> RemoteFetch:
         partitions = RemotePartitions(cast(RemoteLogReader, self.remote), "a cluster", 1 << 20, self.budget, turns)
         questions = BrokerQuestions(self.broker, lambda: 0.0)
-        failures = ReadFailures(self.metrics)
-        return RemoteFetch(
-            1,
-            partitions,
-            questions,
-            self.metrics,
-            failures,
-            self.budget.account(),
-            ClientQuotas(self.rate, lambda: self.seconds),
-            1000,
-            skips_missing=self.skips_missing,
-        )
+        limits = gateway_limits(most_wait_ms=1000, skips_missing=self.skips_missing)
+        quotas = ClientQuotas(self.rate, lambda: self.seconds)
+        cluster = served_cluster(partitions, cast(RemoteDeletions, None), self.budget, limits, self.metrics, quotas)
+        return RemoteFetch(1, cluster, questions, self.budget.account())
 
     def fetches(self, *offsets: int, committed: bool = False) -> list[PartitionEntry]:
         """Fetch from partition 0 at each of `offsets`, one Fetch after the other."""
