@@ -94,13 +94,9 @@ class GatewayServer:
         """Connect a client to its broker, or close it."""
         if self._connections.refuse_excess(connection):
             return
-        failures = await self._brokers.connect(connection, node_id)
-        if failures is None:
-            return
-        broker = "any broker" if node_id is None else f"broker {node_id}"
-        _log.warning("closing a client's connection: %s cannot be reached: %s", broker, "; ".join(failures))
-        self._cluster.metrics.refused.labels("broker").inc()
-        connection.abort()
+        if not await self._brokers.connect(connection, node_id):
+            self._cluster.metrics.refused.labels("broker").inc()
+            connection.abort()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -121,9 +117,14 @@ class _Brokers:
         self._ports = ports
         self._seconds = settings.connect_seconds
         self._tls = tls_context(_for_clients(settings.tls)) if settings.tls else None
+        self._unreachable: set[int | None] = set()
+        """The brokers that could not be reached last time; None: any one."""
 
-    async def connect(self, connection: ClientConnection, node_id: int | None) -> list[str] | None:
-        """Connect a client to a broker, None: to any one. Return None, or why each of its addresses failed."""
+    async def connect(self, connection: ClientConnection, node_id: int | None) -> bool:
+        """Connect a client to a broker, None: to any one; return whether that worked.
+
+        The first failure is a warning, and those after it are not until it works again: clients try again at once.
+        """
         failures = []
         for address in self._ports.addresses(node_id):
             try:
@@ -131,8 +132,13 @@ class _Brokers:
             except (OSError, TimeoutError) as error:
                 failures.append(f"{address}: {error or 'no connection in time'}")
             else:
-                return None
-        return failures
+                self._unreachable.discard(node_id)
+                return True
+        level = logging.INFO if node_id in self._unreachable else logging.WARNING
+        self._unreachable.add(node_id)
+        broker = "any broker" if node_id is None else f"broker {node_id}"
+        _log.log(level, "closing a client's connection: %s cannot be reached: %s", broker, "; ".join(failures))
+        return False
 
     async def _connect(self, connection: ClientConnection, address: BrokerAddress) -> None:
         async with asyncio.timeout(self._seconds):

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from tiered_storage.errors import MalformedAnswerError, TieredStorageError
+from tiered_storage.gateway.connections.listening import log_end
 from tiered_storage.gateway.connections.owed_answers import Change, Changing, OwedAnswers, OwnRequests
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount
 from tiered_storage.kafka_wire.connections.apis import FETCH, SASL_HANDSHAKE
@@ -202,13 +203,11 @@ class ClientConnection:
             self._owed.owe(due.api, [frame] if due.change is None else due.change(frame), memory_of(frame))
         self._proceed()
 
-    def side_lost(self, other: FrameProtocol, who: str, reason: Exception | None) -> None:
+    def side_lost(self, other: FrameProtocol, reason: Exception | None) -> None:
         """End both connections, as one of them ended; what waits to be sent to the other is sent."""
         if not self._has_ended:
             self._has_ended = True
-            if reason is not None:
-                level = logging.WARNING if isinstance(reason, TieredStorageError) else logging.DEBUG
-                _log.log(level, "the connection of %s ended: %s", who, reason)
+            log_end(reason, of_client=other is self.broker)
             self._owed.give_up()
             self.arrived.give_up()
             if not other.is_gone:
@@ -287,7 +286,7 @@ class _ClientSide:
         self._connection.arrived.take()
 
     def lost(self, reason: Exception | None) -> None:
-        self._connection.side_lost(self._connection.broker, "a client", reason)
+        self._connection.side_lost(self._connection.broker, reason)
 
 
 class _BrokerSide:
@@ -310,4 +309,4 @@ class _BrokerSide:
         self._connection.client.release()
 
     def lost(self, reason: Exception | None) -> None:
-        self._connection.side_lost(self._connection.client, "a broker", reason)
+        self._connection.side_lost(self._connection.client, reason)

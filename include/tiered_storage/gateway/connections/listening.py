@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, MalformedAnswerError, TieredStorageError
 from tiered_storage.gateway.limits import idle_connections
 from tiered_storage.gateway.limits.idle_connections import IdleConnections
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
@@ -47,6 +47,19 @@ async def listen(
         ) from error
 
 
+def log_end(reason: Exception | None, *, of_client: bool) -> None:
+    """Log why a client's connection ended, or a broker's, as a warning if an operator has to look at it.
+
+    A reset is ordinary. Anybody who reaches the port can send an invalid request: OpenConnections counts it.
+    """
+    if reason is None:
+        return
+    level = logging.DEBUG
+    if isinstance(reason, TieredStorageError):
+        level = logging.INFO if of_client and isinstance(reason, MalformedAnswerError) else logging.WARNING
+    _log.log(level, "the connection of %s ended: %s", "a client" if of_client else "a broker", reason)
+
+
 class Connection(idle_connections.Connection, Protocol):
     """A client's connection."""
 
@@ -74,6 +87,8 @@ class OpenConnections:
 
     def remove(self, connection: Connection) -> None:
         """Count a connection out that has ended."""
+        if isinstance(connection.client.failure, MalformedAnswerError):
+            self._metrics.refused.labels("invalid").inc()
         self._on_end.pop(connection, lambda: None)()
         self._metrics.connections.set(len(self._on_end))
         self._one_ended.set()

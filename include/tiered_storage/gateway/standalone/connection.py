@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tiered_storage.errors import TieredStorageError
+from tiered_storage.gateway.connections.listening import log_end
 from tiered_storage.gateway.connections.owed_answers import Filled
 from tiered_storage.gateway.limits.memory_budget import MemoryAccount
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol, memory_of
@@ -97,9 +98,7 @@ class StandaloneConnection:
 
     def lost(self, reason: Exception | None) -> None:
         """End what is under way."""
-        if reason is not None:
-            level = logging.WARNING if isinstance(reason, TieredStorageError) else logging.DEBUG
-            _log.log(level, "the connection of a client ended: %s", reason)
+        log_end(reason, of_client=True)
         self._arrived.clear()
         if self._answering is not None:
             self._answering.cancel()

@@ -93,7 +93,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """The frame that does not fit into the buffer, and is being read."""
         self._received = 0
         self._reasons_to_wait = 0
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
+        """Why it was closed from here, if not as it should be."""
         self._is_lost = False
 
     @property
@@ -143,7 +144,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def close(self, failure: Exception | None = None) -> None:
         """Send what waits to be sent, in LINGER_SECONDS at most, then close, because of `failure` if there is one."""
-        self._failure = self._failure or failure
+        self.failure = self.failure or failure
         if self._transport is not None:
             self._sending.finish()
             self._transport.close()
@@ -193,7 +194,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._large = None
         self._is_lost = True
         self._sending.end()
-        self._listener.lost(self._failure or exc)
+        self._listener.lost(self.failure or exc)
 
     def pause_writing(self) -> None:
         """Report that too many bytes wait, unless they did already."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 from prometheus_client import CollectorRegistry
 
+from support.wires import arrive
 from tiered_storage.gateway.connections import listening
 from tiered_storage.gateway.connections.listening import OpenConnections
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
@@ -42,6 +43,21 @@ def test_a_connection_that_ended_is_counted_out_once() -> None:
 
     assert ends == [ended]
     assert shown(metrics.registry, "connections") == 0
+
+
+def test_only_a_client_that_speaks_no_kafka_is_counted_as_invalid() -> None:
+    async def work() -> None:
+        metrics = GatewayMetrics()
+        opened, invalid, away = OpenConnections(10, 600, MemoryBudget(LIMIT), metrics), Joined(), Joined()
+        arrive(invalid.connection.client, b"GET / HTTP/1.1")
+        for each, reason in ((invalid, None), (away, ConnectionResetError())):
+            opened.add(each.connection)
+            each.connection.client.connection_lost(reason)
+            opened.remove(each.connection)
+
+        assert shown(metrics.registry, "refused_connections_total", "invalid") == 1
+
+    run(work)
 
 
 def test_draining_closes_what_stays_busy_and_refuses_new_connections() -> None:
