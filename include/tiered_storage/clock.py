@@ -36,7 +36,7 @@ def machine_boot_time() -> BootTime:
     try:
         boot_id = _BOOT_ID.read_text().strip()
     except OSError:
-        # A sandbox may hide it: then a restart shows only as a smaller uptime than before.
+        # A sandbox may hide the id: then only a smaller uptime shows a restart.
         boot_id = "unknown"
     return BootTime(boot_id, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000, is_synchronised_by_ntp())
 

@@ -362,7 +362,7 @@ class MetadataUnavailableError(RemoteMetadataError):
 
 
 class MetadataMissingError(RemoteMetadataError):
-    """The metadata store is missing, or empty beside an object store that belongs to another."""
+    """The metadata store is missing, or it is empty while the object store belongs to another one."""
 
 
 class MetadataCorruptError(RemoteMetadataError):

@@ -44,7 +44,7 @@ def load_class(manager: str, name: str, class_path: Sequence[Path], border: type
     missing = list(dict.fromkeys([*declared, *sorted(getattr(found, "__abstractmethods__", ()))]))
     if missing:
         raise ConfigurationError(
-            f"{setting}, which is no {border.__name__}: it lacks {', '.join(missing)}: add them to the class"
+            f"{setting}, which is not a {border.__name__}: it lacks {', '.join(missing)}: add them to the class"
         )
     return found
 

@@ -8,7 +8,7 @@ import stat
 from io import BufferedReader, FileIO
 from pathlib import Path
 
-NOT_REGULAR = "it is no regular file"
+NOT_REGULAR = "it is not a regular file"
 
 
 class NotRegularFileError(OSError):

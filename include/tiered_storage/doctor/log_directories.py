@@ -112,7 +112,7 @@ def _check_directory(
     if more := sum(1 for _ in found):
         yield wrong(_NAME, f"{root}: {more} more findings of partitions are left out")
     topics = {log.topic_id_partition.topic for log in readable}
-    yield ok(_NAME, f"{root}: {len(readable)} partitions of {len(topics)} topics can be read; nobody holds it")
+    yield ok(_NAME, f"{root}: {len(readable)} partitions of {len(topics)} topics can be read; no process locks it")
 
 
 def _check_files(directory: LogDirectory, settings: Settings) -> Iterator[Check]:
@@ -179,9 +179,9 @@ def check_broker_directories(settings: Settings, cluster_id: str, brokers: Colle
             yield note(SETTING, reason) if seen else wrong(SETTING, reason)
     for broker in sorted(set(brokers).difference(settings.broker_log_dirs)):
         advice = f"add {broker}=FOLDER to {SETTING}"
-        yield wrong(SETTING, f"it does not name broker {broker}: nothing that it leads is copied", advice)
+        yield wrong(SETTING, f"it does not name broker {broker}: no partition that this broker leads is copied", advice)
     for broker in sorted(set(settings.broker_log_dirs).difference(brokers)):
-        yield note(SETTING, f"it names broker {broker}, which is none of the cluster's live brokers")
+        yield note(SETTING, f"it names broker {broker}, which is not a live broker of the cluster")
 
 
 def _check_broker_directory(directory: Path, broker: int, cluster_id: str) -> Iterator[Check]:

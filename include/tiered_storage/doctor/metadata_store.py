@@ -42,7 +42,7 @@ from tiered_storage.settings.settings import Settings
 
 MOST_FAILURES_NAMED = 5
 MOST_PARTITIONS_PROBED = 20
-"""An emptied store shows at any of them; each costs a request."""
+"""Any one of them shows that a store was emptied; each costs a request."""
 
 CLOCKS_APART_MS = 300_000
 """The clocks of several hosts may differ by up to this, and a lease may be renewed when it has nearly expired."""
@@ -76,7 +76,7 @@ def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions
     if (names := path.stat().st_nlink if path.exists() else 1) > 1:
         message = f"{path} is one file with {names} names (hard links), and counts as the same metadata by each of them"
         advice = (
-            "leave it one name: by another one SQLite does not find the -wal file beside it, and damages the database"
+            "remove all names but one: under another name SQLite does not find the -wal file, and damages the database"
         )
         yield wrong(_NAME, message, advice)
     with open_existing(path, busy_timeout_ms) as file:
@@ -92,7 +92,7 @@ def _check_own_class(settings: Settings, clock: Clock, options: ObjectStoreOptio
         return
     with opened as store:
         store.check_integrity()
-        yield ok(_NAME, f"{class_name} is your own class: it opens, and its metadata are sound")
+        yield ok(_NAME, f"{class_name} is your own class: it opens, and its metadata are intact")
         yield from _check_content(store, settings, clock, options)
 
 
@@ -133,7 +133,7 @@ def _check_content(
 def _check_database(database: Database, found: str | None) -> Iterator[Check]:
     database.check_integrity()
     if found is None:
-        yield wrong(_NAME, f"{database.where}: is no metadata store of Remote Log", "correct rlmm.config.url")
+        yield wrong(_NAME, f"{database.where}: is not a metadata store of Remote Log", "correct rlmm.config.url")
         return
     if found > SCHEMA_VERSION:
         raise later_version(database.where, found, SCHEMA_VERSION)
@@ -143,7 +143,7 @@ def _check_database(database: Database, found: str | None) -> Iterator[Check]:
         )
         yield note(_NAME, message, "end every process of the earlier version first, see docs/upgrading.md")
     database.check_writable()
-    yield ok(_NAME, f"{database.where}: is sound and can be written to")
+    yield ok(_NAME, f"{database.where}: is intact and can be written to")
 
 
 def _check_pair(settings: Settings, options: ObjectStoreOptions, store: MetadataStore | None) -> Iterator[Check]:
@@ -273,7 +273,7 @@ def _check_leases(settings: Settings, store: MetadataStore, now: int) -> Iterato
 def _check_deletions(safety: Safety) -> Iterator[Check]:
     stop = safety.stopped()
     if stop is None:
-        yield ok("deletions", "nobody has stopped them")
+        yield ok("deletions", "they are not stopped")
     else:
         reason = f": {stop.reason}" if stop.reason else ""
         message = f"all deletions are stopped, by {stop.stopped_by}, at {as_date(stop.stopped_at)}{reason}"

@@ -58,7 +58,7 @@ def check_folder(name: str, folder: Path) -> Iterator[Check]:
     """Yield whether a folder exists or can be created, and has room."""
     nearest = next(each for each in (folder, *folder.parents) if each.exists())
     if not nearest.is_dir():
-        yield wrong(name, f"{nearest} is no folder", "set another one")
+        yield wrong(name, f"{nearest} is not a folder", "set another one")
     elif not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
         yield wrong(name, f"{nearest}: user {os.geteuid()} may not write there", "give that user the right to")
     elif nearest != folder:
@@ -72,7 +72,7 @@ def check_room(name: str, folder: Path) -> Iterator[Check]:
     """Yield whether the disk of a folder is full, or nearly full."""
     free = free_bytes(folder)
     if free < NO_ROOM_LEFT:
-        message = f"{folder}: {disk_of(folder)}, and is as good as full"
+        message = f"{folder}: {disk_of(folder)}, so it is almost full"
         yield wrong(name, message, "free some space there now: tiered-storage retain and expire still work")
     elif free < SMALL_ROOM:
         yield note(name, f"{folder}: {free:,} bytes are free", "free some space before copies and metadata fail")

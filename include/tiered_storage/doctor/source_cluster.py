@@ -27,7 +27,8 @@ from tiered_storage.settings.settings import Settings
 MOST_PARTITIONS_NAMED = 20
 
 ANSWER_SECONDS = 10.0
-"""How long a person waits for a cluster that does not answer; a run has more patience."""
+"""The time limit for a cluster that does not answer, in seconds: a user waits for doctor, so it is shorter than a
+run's."""
 
 _DESCRIBE_CLUSTER = grant("Describe", "--cluster", TO_COPY)
 _NAME = "cluster"

@@ -52,7 +52,7 @@ class _Configured:
         return cls(manager, is_own, given.get(f"{manager.name}.impl.prefix") or manager.prefix)
 
     def claims(self, one: Property) -> bool:
-        """Return whether `one` is an option of the manager that does not have its place yet."""
+        """Return whether `one` is an option of the manager that is not yet in its place."""
         name = one.path[0]
         is_option = len(one.path) == 1 and name.startswith(self.prefix) and name != self.prefix
         return is_option and (self.is_own or self.prefix != self.manager.prefix)

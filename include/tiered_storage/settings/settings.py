@@ -194,7 +194,7 @@ WHERE_METADATA_ARE = frozenset(
 
 
 SEPARATE_PLACES = ("state.directory", "rlmm.config.url", "rsm.config.url")
-"""The settings in which no two clusters may agree: each has its own metadata and its own store."""
+"""The settings that must differ between clusters: each cluster has its own metadata and its own store."""
 
 
 def load_settings(

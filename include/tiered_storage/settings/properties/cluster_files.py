@@ -1,4 +1,4 @@
-"""The settings files of several clusters, which stand beside the first cluster's file and bear its name.
+"""The settings files of several clusters, which are in the first cluster's folder and begin with its file's name.
 
     include/tiered_storage.yaml           the first cluster: TIERED_STORAGE_CONFIG, or the project's own file
     include/tiered_storage.west.yaml      the cluster `west`
@@ -36,7 +36,7 @@ class DagSettings:
     """What a cluster's DAGs are made of: whether it has Airflow pools of its own, the queues that it copies in, and
     whether a gateway is checked.
 
-    `problems` names what is wrong with them in its settings file; what is wrong does not count.
+    `problems` names what is wrong with them in its settings file; invalid values are ignored.
     """
 
     has_own_pools: bool
@@ -65,7 +65,7 @@ def first_cluster_file(environ: Mapping[str, str]) -> Path:
 def other_clusters(environ: Mapping[str, str]) -> dict[str, Path]:
     """Return the settings file of each cluster beside the first, by the cluster's name, in the order of the names.
 
-    Raises OSError if the folder is there and cannot be listed.
+    Raises OSError if the folder exists but cannot be listed.
     """
     first = first_cluster_file(environ)
     pattern = re.compile(rf"{re.escape(first.stem)}\.({_NAME}){re.escape(first.suffix)}")
@@ -79,9 +79,9 @@ def other_clusters(environ: Mapping[str, str]) -> dict[str, Path]:
 def read_dag_settings(file: Path, environ: Mapping[str, str]) -> DagSettings:
     """Return what the settings file of a cluster says of its DAGs, and what is wrong with that.
 
-    A variable in `environ` overrides the file's queues, another its canary topic. An invalid file raises nothing: every
-    DAG file makes the DAGs of all clusters, and an import error would stop them all. Each task of the cluster fails
-    with all that is wrong.
+    Variables in `environ` override the file's queues and its canary topic. An invalid file raises nothing: every
+    DAG file makes the DAGs of all clusters, and an import error would stop them all. Each task of the cluster fails and
+    names every problem.
     """
     given, problems = _given(file)
     by_variable = environ.get(_QUEUES_VARIABLE)
@@ -92,8 +92,8 @@ def read_dag_settings(file: Path, environ: Mapping[str, str]) -> DagSettings:
     if not are_valid:
         where = _QUEUES_VARIABLE if by_variable else f"{file}: {COPY_QUEUES}"
         problems.append(
-            f"{where} is no list of queues, whose names have letters, digits, dots, underscores and hyphens, at most "
-            f"{LONGEST_NAME} of them"
+            f"{where} is not a list of queues, whose names have letters, digits, dots, underscores and hyphens, at "
+            f"most {LONGEST_NAME} of them"
         )
     has_canary = bool(environ.get(_CANARY_VARIABLE) or given.get(CANARY_TOPIC))
     return DagSettings(own_pools in _TRUE, queues, tuple(problems), has_canary)

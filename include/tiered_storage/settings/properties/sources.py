@@ -51,7 +51,7 @@ def not_yaml(path: Path, error: Exception) -> ConfigurationError:
     """
     mark = getattr(error, "problem_mark", None)
     line = "" if mark is None else f", line {mark.line + 1}"
-    problem = _QUOTED.sub("…", getattr(error, "problem", None) or "it has what YAML does not allow")
+    problem = _QUOTED.sub("…", getattr(error, "problem", None) or "it contains something that YAML does not allow")
     return ConfigurationError(f"{path}{line}: this is not YAML: {problem}")
 
 

@@ -52,7 +52,7 @@ def test_sound_metadata_are_as_they_must_be(tmp_path: Path) -> None:
     copied, deleted = found.ok("topics")
     assert mentions(copied, "copied", "orders")
     assert mentions(deleted, "locally: orders", "remotely: orders")
-    assert found.ok("deletions") == ["nobody has stopped them | "]
+    assert found.ok("deletions") == ["they are not stopped | "]
     assert "found nothing" in found.ok("audit")[0]
     assert everything_in(files.root) == before
 

@@ -167,7 +167,7 @@ def test_a_folder_below_a_file_is_wrong(tmp_path: Path) -> None:
 
     check = next(iter(check_folder("state.directory", tmp_path / "file" / "state")))
 
-    assert (check.status, check.message) == (Status.WRONG, f"{tmp_path / 'file'} is no folder")
+    assert (check.status, check.message) == (Status.WRONG, f"{tmp_path / 'file'} is not a folder")
 
 
 def test_a_store_out_of_reach_is_wrong(tmp_path: Path) -> None:

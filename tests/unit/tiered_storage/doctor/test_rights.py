@@ -115,9 +115,9 @@ def test_metadata_on_a_disk_that_is_mounted_read_only_are_wrong(site: RemoteLogF
 def test_a_full_disk_is_wrong(site: RemoteLogFiles, tmp_path: Path, setting: str, name: str) -> None:
     with small_disk(tmp_path / "disk", 128 * MIB) as disk:
         site.properties[setting] = str(disk)
-        assert [message for message in examined(site).wrong(name) if "as good as full" in message] == []
+        assert [message for message in examined(site).wrong(name) if "almost full" in message] == []
         fill(disk)
-        [message] = [message for message in examined(site).wrong(name) if "as good as full" in message]
+        [message] = [message for message in examined(site).wrong(name) if "almost full" in message]
         make_room(disk)
 
     assert mentions(message, disk, "0 bytes")

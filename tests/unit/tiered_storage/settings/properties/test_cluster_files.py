@@ -89,8 +89,8 @@ def test_a_cluster_has_pools_of_its_own_where_its_file_asks_for_them(tmp_path: P
         ("own.pools: [true]\n", "{}: own.pools is \"['true']\": it must be true or false"),
         ("[", "{}: is not YAML"),
         ("- own.pools\n", "{}: is not a mapping"),
-        ("copy.queues: 'no queue'\n", "{}: copy.queues is no list"),
-        ("copy.queues: {a: b}\n", "{}: copy.queues is no list"),
+        ("copy.queues: 'no queue'\n", "{}: copy.queues is not a list"),
+        ("copy.queues: {a: b}\n", "{}: copy.queues is not a list"),
     ],
 )
 def test_what_is_wrong_with_a_clusters_dags_is_named_and_stops_no_other_cluster(
