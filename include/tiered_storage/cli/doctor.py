@@ -67,7 +67,7 @@ def metrics(
 ) -> None:
     """Show by topic how far copying lags, what is stuck or failed, and whether the offsets of the tiers fit together.
 
-    Exit code 1: something needs a person.
+    Exit code 1: somebody must act.
     """
     output = Output(as_json)
     with opened(config, output) as remote_log:

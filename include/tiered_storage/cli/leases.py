@@ -15,7 +15,7 @@ from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.source.partition_log import NamedPartition
 
 app = typer.Typer(
-    no_args_is_help=True, help="Show which runs hold which partitions, and end the leases of runs that are gone."
+    no_args_is_help=True, help="Show which runs hold which partitions, and end the leases of runs that no longer exist."
 )
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic's exact name, or its id as `leases list` shows it.")]

@@ -45,7 +45,7 @@ COMMANDS = {
         "them.",
     },
     "leases": {
-        "leases": "Show which runs hold which partitions, and end the leases of runs that are gone.",
+        "leases": "Show which runs hold which partitions, and end the leases of runs that no longer exist.",
     },
     "read": {
         "segments": "Show the remote segments in every state except deleted.",

@@ -99,7 +99,8 @@ def take_over_store(
     with opened(config, output, outdated=True) as remote_log:
         if not yes:
             unmarked = (
-                f"{remote_log.context.settings.rsm_config_url} is nobody's: is the URL right, and the disk mounted?"
+                f"{remote_log.context.settings.rsm_config_url} belongs to no metadata: is the URL right, "
+                "and the disk mounted?"
             )
             holder = store_holder(remote_log.context.settings, remote_log.context.options) or unmarked
             typer.confirm(f"{holder} {_WARNING}", abort=True, err=True)

@@ -45,7 +45,7 @@ def restore(
         typer.Option(
             "--to-directory",
             help="The log directory of a stopped broker, or a new one. A relative path begins in the current folder; "
-            "in the setting restore.directory, where relative paths of settings begin.",
+            "in the setting restore.directory, it begins where those of all settings do.",
         ),
     ] = None,
     to_cluster: Annotated[

@@ -45,9 +45,9 @@ def check_plan_options(plan: Path | None, save: Path | None, *, dry_run: bool, c
 def ask_at_a_terminal(
     output: Output, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], question: str
 ) -> None:
-    """Show a plan, if it has `rows`, and let the person at the terminal confirm it; a script is not asked.
+    """Show a plan if it has `rows`, and ask the user at the terminal to confirm it; a script is not asked.
 
-    Raises typer.Abort if the person does not.
+    Raises typer.Abort if the user declines.
     """
     if rows and sys.stdin.isatty():
         output.rows(title, columns, rows)
@@ -64,7 +64,8 @@ def save_plan(path: Path, plans: Sequence[Plan], kind: type[Plan]) -> None:
             read_plan(path, kind)
         except ConfigurationError:
             raise ConfigurationError(
-                f"{path}: this file exists and is no earlier plan of the same command; it was not changed: name another"
+                f"{path}: this file exists and is not an earlier plan of the same command; it was not changed: "
+                "name another file"
             ) from None
     try:
         replace_file(path, _head(kind) + to_lines(plans, kind))

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def _settings_file(given: str) -> Path:
-    """Return the settings file that a user names, or that of another cluster whose name the user gives.
+    """Return the settings file for `given`: the path of a file, or the name of another cluster.
 
-    Raises ConfigurationError, with the names that there are, for what is neither.
+    Raises ConfigurationError, which lists the other clusters, if `given` is neither.
     """
     path = Path(given)
     if path.name == given and (given in other_clusters(os.environ) or not (path.suffix or path.is_file())):
@@ -45,7 +45,7 @@ ConfigOption = Annotated[
         "--cluster",
         parser=_settings_file,
         metavar="FILE|NAME",
-        help="The settings file, or the name of another cluster, whose file stands beside the first one's; else "
+        help="The settings file, or the name of another cluster, whose file is in the first one's folder; else "
         "TIERED_STORAGE_CONFIG, else include/tiered_storage.yaml.",
     ),
 ]
@@ -70,7 +70,7 @@ def opened(
 ) -> Iterator[RemoteLogManager]:
     """Open the remote log that the settings describe; print notices about the settings on standard error.
 
-    `create` creates missing metadata, for the commands that people start with; `only_looks` then leaves no metadata
+    `create` creates missing metadata, for the commands that people run first; with `only_looks`, no metadata are left
     behind. `outdated` opens metadata older than the store, for the commands that report or repair them; all others
     refuse them.
     """

@@ -96,7 +96,7 @@ def known_topics(context: RemoteLogContext) -> KnownTopics:
 
 
 def is_pattern(named: str) -> bool:
-    """Return whether a person's word for topics is a regular expression: it has a character that no name has."""
+    """Return whether `named` is a regular expression: it has a character that no topic name may have."""
     return _A_NAME.fullmatch(named) is None
 
 

@@ -90,7 +90,7 @@ def test_a_fifo_in_place_of_an_index_counts_as_damage_and_stops_no_read(tmp_path
 def test_files_that_a_person_names_are_refused_by_name(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": ENABLED})
     fifo = make_fifo(tmp_path / "fifo")
-    message = f"{fifo}: cannot read the rights: it is no regular file"
+    message = f"{fifo}: cannot read the rights: it is not a regular file"
     refused = run_with(files, fifo, "retain", "--plan", fifo).err
     assert mentions(refused, f"{fifo}: ", "plan", "regular file")
     with in_time(fifo):
