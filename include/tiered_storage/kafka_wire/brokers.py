@@ -1,4 +1,4 @@
-"""The brokers of a cluster: what their metadata say of leaders, and one connection to each that is kept open.
+"""The brokers of a cluster: the leaders by their metadata, and one connection to each broker that stays open.
 
 Metadata are read again once they are stale, or name no leader for a partition that is asked about.
 """
@@ -49,7 +49,7 @@ _REACHED_SECONDS = 20.0
 one.
 """
 _TRIES_APART_SECONDS = 10.0
-"""Tries that are further apart are not about the same outage."""
+"""Tries that are further apart (s) belong to different outages."""
 _GIVEN_UP_SECONDS = 300.0
 """How long an address that was tried in vain counts as out of reach."""
 _NEXT_TRY_SECONDS = 30.0

@@ -2,9 +2,9 @@
 
 A request goes to the leader that the metadata name, over one connection a broker that is kept open. After an error that
 says the leader moved, or a lost connection, the metadata are read again and the request is repeated, at the new leader
-and after growing pauses, until the call's deadline. What then still fails is the answer for its partition; the other
-partitions have theirs. DeleteRecords is never repeated: another leader may have other records. A call raises only if
-that concerns the whole cluster: no broker answers, or a login is refused.
+and after growing pauses, until the call's deadline. If a partition still fails then, its answer is the error; the other
+partitions have their answers. DeleteRecords is never repeated: another leader may have other records. A call raises
+only for a failure of the whole cluster: no broker answers, or a login is refused.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ CALL_SECONDS = 120.0
 CLOCK_SECONDS = 10.0
 """For the controller's clock, which no work depends on."""
 _QUESTION_SECONDS = 5.0
-"""The least that one of many questions gets."""
+"""The least time (s) for one of many questions."""
 
 Found = TypeVar("Found")
 

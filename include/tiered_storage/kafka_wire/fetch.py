@@ -46,7 +46,7 @@ class IsolationLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """Where to read one partition on, and up to how many bytes (a first batch that is larger comes whole).
+    """From which offset to read one partition, and up to how many bytes (a first batch that is larger comes whole).
 
     With `topic_id`, in Kafka's text form, another topic of the same name gives the error UNKNOWN_TOPIC_ID.
     `leader_epoch` is the epoch that must be current, or the broker answers FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH;

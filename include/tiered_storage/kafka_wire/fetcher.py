@@ -154,7 +154,7 @@ class Fetcher:
     def _gives_up(self, answer: FetchAnswer) -> bool:
         """Return whether a partition of `answer` has no leader, and those without one were waited for long enough.
 
-        Without that, the partitions of a broker that is lost for good would hold all others up one after the other.
+        Otherwise the partitions of a broker that is lost for good would delay all others, one after the other.
         """
         leaderless = {
             TopicPartition(each.topic, each.partition)
@@ -164,7 +164,7 @@ class Fetcher:
         if not leaderless:
             return False
         self._waited |= leaderless
-        # Where one of them had a leader meanwhile, the earlier outage is over and this is another one.
+        # If one of them had a leader meanwhile, the earlier outage is over and this is another one.
         if self._patience is None or not self._patience[1].left or self._waited & self._answered:
             self._patience = self._brokers.deadline(_LEADER_SECONDS), self._brokers.deadline(_WAITED_SECONDS)
             self._waited = leaderless

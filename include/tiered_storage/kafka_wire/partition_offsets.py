@@ -76,7 +76,8 @@ def ask_lineages(
     starts = client.list_offsets(dict.fromkeys(offsets, int(OffsetSpec.EARLIEST)))
     for each, start in starts.items():
         if isinstance(start, ListedOffset) and start.offset < offsets[each].start:
-            # No log start goes back: where copies go over gaps, a false one would make a gap of what is there.
+            # A log start never moves back. If copies continue over gaps, a false one would make a gap of existing
+            # records.
             reason = f"one answer has the log start {offsets[each].start}, the next one {start.offset}: ask again"
             failed[each] = PartitionError(each.topic, each.partition, LIST_OFFSETS, NETWORK_EXCEPTION, reason)
     return {
@@ -88,8 +89,9 @@ def ask_lineages(
 def _continues(ends: list[EpochEnd], answer: EpochEnd, start: int) -> bool:
     """Add the end of an epoch to those of the later ones in `ends`; return whether to ask for an earlier one.
 
-    A leader that knows no epoch so early answers with the asked one, and with the start of its first one as the end.
-    Two epochs with the same end are thus one that is unknown; but if one is the latest, nothing was written in it yet.
+    A leader that knows no epoch so early answers with the requested epoch, and with the start of its first epoch as the
+    end. So if two epochs have the same end, the earlier one is unknown, unless the later one is the latest of all: then
+    nothing was written in that one yet.
     """
     if answer.epoch == _NO_EPOCH or (ends and answer.end_offset <= start):
         return False

@@ -33,7 +33,7 @@ from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
 
 CONSUMER = -1
-"""The replica id of a client that is no broker."""
+"""The replica id of a client that is not a broker."""
 _NONE = -1
 """Marks an unknown offset, timestamp or leader epoch."""
 
@@ -143,7 +143,7 @@ class ListOffsets:
         )
 
     def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, ListedOffset]]:
-        """Yield each partition's answer; see PartitionRequest. Raises MalformedAnswerError for what is no offset."""
+        """Yield each partition's answer; see PartitionRequest. Raises MalformedAnswerError for an invalid offset."""
         for topic in elements(answer.topics):
             for each in elements(topic.partitions):
                 partition = TopicPartition(topic.name, each.partition_index)
@@ -281,7 +281,7 @@ class CommittedOffsetsOfGroup:
     def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, dict[TopicPartition, int]]]:
         """Yield the partition's answer: the committed offsets by their partitions; see PartitionRequest.
 
-        Raises MalformedAnswerError if one of them is no offset, is there twice, or has an error, which no broker
+        Raises MalformedAnswerError if one of them is not an offset, occurs twice, or has an error, which no broker
         answers to this question.
         """
         found: dict[TopicPartition, int] = {}

@@ -27,7 +27,7 @@ TOPICS_AT_ONCE: Final = 500
 _TOPIC: Final = 2
 """DescribeConfigs' number for the settings of a topic."""
 _SET_FOR_THE_TOPIC: Final = 1
-"""Its number for a value that is no default of the brokers."""
+"""DescribeConfigs' number for a value that was set for the topic, and is not a default of the brokers."""
 _DEFAULTS: Final = LogConfig()
 _UNLIMITED: Final = -1
 _RETENTIONS: Final = ("retention.ms", "retention.bytes")
@@ -41,7 +41,7 @@ _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _MOST_SHOWN: Final = 100
 """Characters of a value that a message shows."""
 _LEAST_SEGMENT: Final = 1 << 20
-"""No retention.bytes makes a copy roll smaller segments (bytes) than this."""
+"""A copy never rolls smaller segments (bytes) because of retention.bytes."""
 _READ: Final = (
     "cleanup.policy",
     "index.interval.bytes",
@@ -99,13 +99,13 @@ class TopicConfigs:
 def _number(configs: Mapping[str, str], name: str, default: int, least: int = -INT64_MAX) -> int:
     """Return a property's value, `default` if brokers do not report it.
 
-    Raises MalformedAnswerError if it is no whole number, or below `least`.
+    Raises MalformedAnswerError if it is not a whole number, or below `least`.
     """
     text = configs.get(name)
     if not text:
         return default
     if _WHOLE_NUMBER.fullmatch(text) is None or not least <= int(text) <= INT64_MAX:
-        raise MalformedAnswerError(f"{name}={text[:_MOST_SHOWN]!r} is no whole number from {least} to {INT64_MAX}")
+        raise MalformedAnswerError(f"{name}={text[:_MOST_SHOWN]!r} is not a whole number from {least} to {INT64_MAX}")
     return int(text)
 
 

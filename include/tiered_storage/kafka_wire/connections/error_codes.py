@@ -81,11 +81,12 @@ _RIGHTS = {
     OFFSET_FETCH: ("Describe", TO_TRIM),
     DELETE_RECORDS: ("Delete", TO_TRIM),
 }
-"""The right on a topic that each request takes, as kafka-acls.sh names it, and for which steps."""
+"""The right on a topic that each request needs, as kafka-acls.sh names it, and for which steps."""
 
 
 def grant(right: str, on: str, step: str) -> str:
-    """Return how a person grants a missing `right` on what options of kafka-acls.sh name, which a `step` takes."""
+    """Return how to grant the missing `right`, which `step` needs; `on` has kafka-acls.sh's options for the
+    resource."""
     return f"grant the right {right} ({step}): kafka-acls.sh --add --allow-principal User:... --operation {right} {on}"
 
 

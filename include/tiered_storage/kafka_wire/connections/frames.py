@@ -142,7 +142,7 @@ def decode_answer(frame: memoryview, api: Api, version: int, correlation_id: int
 
 
 def decode_request(cursor: Cursor, api: Api, version: int) -> Any:
-    """Return kio's request that `cursor` stands before, after its header.
+    """Return kio's request that begins at `cursor`, after the header.
 
     Bytes after its end do not matter, as to brokers: librdkafka sends some when it asks for all topics. Raises
     MalformedAnswerError if there is no such request.
@@ -232,7 +232,7 @@ class Cursor:
             raise MalformedAnswerError(f"the string before byte {self.position} is not UTF-8") from error
 
     def size(self, *, flexible: bool) -> int | None:
-        """Read the length of an array or of bytes, at most that of what is left; None for null.
+        """Read the length of an array or of bytes, at most the number of bytes left; None for null.
 
         An element takes a byte at least, so no array has more of them.
         """

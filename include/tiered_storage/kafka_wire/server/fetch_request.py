@@ -34,7 +34,7 @@ from tiered_storage.kafka_wire.fetch_layout import (
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 
 CONSUMER: Final = -1
-"""The replica id of a client that is no broker."""
+"""The replica id of a client that is not a broker."""
 WITH_LEADER_EPOCH: Final = 9
 REPLICA_IN_TAG: Final = 15
 _REPLICA_STATE: Final = 1

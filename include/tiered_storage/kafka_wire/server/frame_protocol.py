@@ -158,7 +158,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take over the connection."""
         if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"{transport!r} is no stream")
+            raise TypeError(f"{transport!r} is not a stream")
         self._transport = transport
         self._sending.open(transport)
         if self._reasons_to_wait:
