@@ -131,7 +131,7 @@ class BrokerQuestions:
     ) -> dict[NamedPartition, PartitionOffsets | int]:
         """Return as `offsets`; where the broker's log begins after the position, they are ten seconds old at most.
 
-        That the broker still leads these partitions, its answer to the client has just shown.
+        The broker's answer to the client has just shown that it still leads these partitions.
         """
         at = self._now()
         found: dict[NamedPartition, PartitionOffsets | int] = {}

@@ -74,7 +74,7 @@ _MOST_REMEMBERED: Final = 10_000
 def kafka_code(error: errors.TieredStorageError) -> int:
     """Return the error code of a partition whose remote records cannot be read because of `error`; 0: no records."""
     if isinstance(error, errors.OffsetOutOfRangeError):
-        # Where the log ends only the broker knows: the remote log may have become shorter since it was looked at.
+        # Only the broker knows where the log ends: the remote log may have become shorter since the last look.
         return OFFSET_OUT_OF_RANGE if error.offset < error.start else KAFKA_STORAGE_ERROR
     return next((code for kind, code in _CODES if isinstance(error, kind)), KAFKA_STORAGE_ERROR)
 

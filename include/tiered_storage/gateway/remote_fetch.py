@@ -282,8 +282,7 @@ class RemoteFetch:
         client: ClientName,
     ) -> _Found:
         """Find a position's records, about `wanted` bytes, within `seconds`; begin before `end`, None: at any time.
-
-        None if there is no time: store or metadata hang, or too many other reads wait. Local records wait too.
+        Return None if the time is up: store or metadata hang, or too many other reads wait. Local records wait too.
         """
         begun = asyncio.get_running_loop().time()
         try:
@@ -398,7 +397,7 @@ class RemoteFetch:
         if not self._skips_missing:
             self._fails(named, KAFKA_STORAGE_ERROR, reason)
             return _Found(KAFKA_STORAGE_ERROR)
-        # A copy that was slower than the brokers' retention may still end well.
+        # A copy that was slower than the brokers' retention may still succeed.
         snapshot = await self._partitions.latest(partition)
         if snapshot.remote_range(start) is not None:
             return _Found(NONE, snapshot.log_start_offset)

@@ -7,7 +7,8 @@
     EARLIEST_PENDING_UPLOAD (-6)    the offset after it
     a time (ms)                     the remote record, if there is one: remote offsets come before all others
     an epoch's end                  the lower one: a broker that forgot the epochs before its log start answers with the
-                                    start of a later epoch; after an unclean election, ours is of a log that is gone
+                                    start of a later epoch; after an unclean election, ours is of a log that was
+                                    replaced
 
 Source: KIP-320, KIP-405 (ListOffsets, OffsetForLeaderEpoch), KIP-734, KIP-1005, KIP-1023.
 """

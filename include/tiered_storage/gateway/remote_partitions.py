@@ -33,7 +33,7 @@ AT_ONCE: Final = 8
 MEMORY_SECONDS: Final = 10.0
 """How long a Fetch waits for memory for remote records, before it is answered without them."""
 _LEAST_WAIT_MS: Final = 500
-"""How long a read may take though the client would wait for less: KIP-1018's default."""
+"""How long a read may take even if the client would not wait so long: KIP-1018's default."""
 _MOST_OPEN: Final = 2_000
 """Reads that may stay open at once, whatever they hold."""
 _MORE_SECONDS: Final = 0.05
@@ -323,7 +323,7 @@ class RemotePartitions:
             self._end_oldest()
 
     def forget(self, client: int) -> None:
-        """End the reads of a client that is gone."""
+        """End the reads of a client that has disconnected."""
         for key in [key for key in self._idle if key.client == client]:
             if (read := self._pop(key)) is not None:
                 self.end(read)

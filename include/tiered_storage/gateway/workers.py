@@ -275,7 +275,8 @@ def _favour_the_event_loop() -> None:
 
 
 async def serve_until(stop: asyncio.Event, health: Health, on_ready: Callable[[], None]) -> None:
-    """Be ready, now that the ports are open, until `stop` is set. Then no more, before connections are drained."""
+    """Report this process as ready, now that its ports are open, until `stop` is set; connections are drained after
+    that."""
     _favour_the_event_loop()
     health.start()
     health.is_serving = True

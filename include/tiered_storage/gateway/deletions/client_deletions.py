@@ -12,7 +12,7 @@ The broker's success for a partition or topic is the client's authorisation.
     remotely not in time        REQUEST_TIMED_OUT                       success: continues meanwhile
 
 DeleteTopics: the broker gets version 6 from every client, since only its answer names the topic id that was deleted.
-What was asked before could be the id of an earlier topic of the name. librdkafka 2.16 sends version 4.
+An id that was asked for earlier could be that of an earlier topic of the name. librdkafka 2.16 sends version 4.
 
 DeleteRecords: the gateway asks for topic ids first, and for the high watermark that -1 stands for: the low watermark of
 the answer may be beyond it, where local retention continued. A broker answers an offset below its own log start with
@@ -337,5 +337,5 @@ def _failed(each: Any, code: int) -> Any:
 
 
 def _code_of(error: TieredStorageError) -> int:
-    """Return a client's error: POLICY_VIOLATION is final, since a person forbids the deletion."""
+    """Return a client's error: POLICY_VIOLATION is final, since somebody has forbidden the deletion."""
     return POLICY_VIOLATION if isinstance(error, DeletionRefusedError) else KAFKA_STORAGE_ERROR

@@ -3,9 +3,9 @@
     DeleteRecords   the global log start moves to the offset, as by 'tiered-storage delete-records'
     DeleteTopics    what is remote of the topic's id is marked, as by 'tiered-storage delete-topic'
 
-Permissions, the stop of all deletions, leases and the generation of the metadata decide here too. These calls block;
-RemoteDeletions runs a few of them at once, and what has begun to its end even if the client that asked is gone. What
-stays remotely is always logged and counted.
+Permissions, the stop of all deletions, leases and the generation of the metadata decide here too. These calls block.
+RemoteDeletions runs a few of them at once, and completes what has begun even if the client has disconnected. What stays
+remotely is always logged and counted.
 """
 
 from __future__ import annotations

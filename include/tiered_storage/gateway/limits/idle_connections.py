@@ -51,7 +51,7 @@ class IdleConnections:
             is_in_the_way = is_short and each.memory.held and not each.memory.is_waiting
             if now - since >= (min(self._idle_seconds, LINGER_SECONDS) if is_in_the_way else self._idle_seconds):
                 _log.info(
-                    "the connection of %s is closed: nothing went over it for %.0f seconds",
+                    "the connection of %s is closed: no byte went over it for %.0f seconds",
                     each.client.peer,
                     now - since,
                 )

@@ -39,7 +39,7 @@ class MemoryBudget:
         self.waits = 0
         """How often something had to wait."""
         self.spare: Callable[[int], None] = lambda _: None
-        """Called if `size` bytes are wanted and not there: gives back what is only kept to save time."""
+        """Called if `size` bytes are wanted and not free: gives back memory that is only kept to save time."""
         self._waiting: deque[_Waiting] = deque()
         self._ahead: MemoryAccount | None = None
 

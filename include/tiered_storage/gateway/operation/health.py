@@ -74,11 +74,12 @@ class Health:
         """Return the page /health."""
         seconds = self._now() - self._beat
         is_alive = seconds < HANGS_SECONDS or not self.is_serving
-        return _page(is_alive, {"status": "alive" if is_alive else f"the event loop hangs since {seconds:.0f} seconds"})
+        status = "alive" if is_alive else f"the event loop has hung for {seconds:.0f} seconds"
+        return _page(is_alive, {"status": status})
 
     def ready(self) -> Page:
         """Return the page /ready, which names what is missing."""
-        problems = {} if self.is_serving else {"ports": "closed: the gateway begins, or is about to end"}
+        problems = {} if self.is_serving else {"ports": "closed: the gateway is starting or stopping"}
         now = self._now()
         for name in self._needs:
             answered = self._answered.get(name)

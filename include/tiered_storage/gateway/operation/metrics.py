@@ -125,7 +125,7 @@ class GatewayMetrics(Collector):
         self._budget = budget
 
     def show_chunks(self, counts: ChunkCounts) -> None:
-        """Show what the reader found in its cache, and what it fetched ahead for nobody."""
+        """Show what the reader found in its cache, and what it fetched ahead in vain."""
         self._chunks = counts
 
     def asked(self, api: str) -> None:

@@ -1,7 +1,7 @@
 """Which topics there are, in the log directories and in the remote log, and which partition stands for which name.
 
 Kafka's protocol knows one topic of a name. That is the one in the log directories, or else the one that the remote log
-has and nobody deleted. Of a name with several such incarnations none is served: which one a client means nobody knows.
+has and nobody deleted. A name with several such incarnations is not served: nothing shows which one a client means.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Catalog:
         for name in found.ambiguous - (known.ambiguous if known else frozenset()):
             _log.error(
                 "topic %s is not served: there are several of that name: 'tiered-storage topics list' shows them, and "
-                "'tiered-storage delete-topic' deletes what nobody needs",
+                "'tiered-storage delete-topic' deletes one that you do not need",
                 name,
             )
 

@@ -174,7 +174,7 @@ class LogFetch:
         stable = await self._partitions.visible_end(snapshot, isolation)
         found = _Found(NONE, (high_watermark, stable, snapshot.log_start_offset))
         if offset >= min(high_watermark, stable):
-            # Where a log directory cannot be read, the log may continue: that is no end.
+            # If a log directory cannot be read, the log may continue: this need not be its end.
             snapshot.ensure_not_hidden(offset)
             return found
         found.key = ReadKey(self._client, partition, isolation)

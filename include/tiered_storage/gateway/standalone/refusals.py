@@ -1,8 +1,8 @@
 """Answers to what a gateway without brokers never does: groups, transactions, and writing.
 
 Each error ends what a client tries at once, in every client: Kafka's clients repeat none of them. A client that only
-assigns partitions may look for its group's coordinator (librdkafka does, always): that is found, and it is then that
-the coordinator refuses.
+assigns partitions may look for its group's coordinator (librdkafka always does): it finds one, and only the coordinator
+refuses.
 """
 
 from __future__ import annotations

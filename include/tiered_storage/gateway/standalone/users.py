@@ -67,7 +67,7 @@ class Users:
     def keys(self, mechanism: str, name: str) -> ScramKeys:
         """Return a user's keys for a `mechanism` of SCRAM.
 
-        Of a name without a user they are random, but with the same salt each time: an answer shows no names.
+        For an unknown name they are random, with the same salt each time, so that no answer shows which names exist.
         """
         password = self._current().get(name)
         if password is None:
