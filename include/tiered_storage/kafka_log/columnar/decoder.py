@@ -308,7 +308,7 @@ class ColumnDecoder:
                 progress[constants.STRANGE_HEADER_KEYS]
                 and progress[constants.HEADER_KEY_BYTES] > INT32_MAX // _MOST_TEXT_BYTES
             ):
-                reason = "its header keys, which are no UTF-8, are too long as text"
+                reason = "its header keys, which are not UTF-8, are too long as text"
                 raise CorruptRecordError(self._source, int(placed.table.position[placed.rows[first]]), reason)
             if status == constants.ALL_DONE:
                 return

@@ -87,7 +87,7 @@ def _lines(path: Path | str, content: bytes) -> list[tuple[int, str]]:
     position = 0
     for line in content.splitlines(keepends=True):
         if not line.isascii():
-            raise CorruptIndexError(path, position, "a line has bytes that are no ASCII text")
+            raise CorruptIndexError(path, position, "a line has bytes that are not ASCII text")
         lines.append((position, line.decode("ascii").strip()))
         position += len(line)
     return lines
@@ -96,5 +96,5 @@ def _lines(path: Path | str, content: bytes) -> list[tuple[int, str]]:
 def _integer(path: Path | str, position: int, text: str, bits: int) -> int:
     largest = (1 << (bits - 1)) - 1
     if _DIGITS.fullmatch(text) is None or int(text) > largest:
-        raise CorruptIndexError(path, position, f"this is no number from 0 to {largest}")
+        raise CorruptIndexError(path, position, f"this is not a number from 0 to {largest}")
     return int(text)

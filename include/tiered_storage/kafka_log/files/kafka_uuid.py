@@ -38,7 +38,7 @@ def decode_uuid(text: str) -> bytes:
 
     Raises ConfigurationError if it is not exactly what `encode_uuid` would write.
     """
-    not_a_uuid = f"{text[: TEXT_LENGTH + 2]!r} is no UUID as Kafka writes it: {TEXT_LENGTH} characters of base64url"
+    not_a_uuid = f"{text[: TEXT_LENGTH + 2]!r} is not a UUID as Kafka writes it: {TEXT_LENGTH} characters of base64url"
     if len(text) != TEXT_LENGTH or not text.isascii():
         raise ConfigurationError(not_a_uuid)
     try:

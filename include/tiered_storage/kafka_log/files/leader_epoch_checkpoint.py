@@ -146,7 +146,7 @@ class LeaderEpochCache:
         return self._entries[i].epoch if i >= 0 else None
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-        """As the function `end_offset_for`, of this log's epochs."""
+        """Return what the function `end_offset_for` returns for this log's epochs."""
         return end_offset_for(self._entries, epoch, log_end_offset)
 
     def truncate_from_end(self, end_offset: int) -> None:

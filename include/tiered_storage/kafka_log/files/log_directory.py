@@ -113,7 +113,7 @@ def sign_of_tiering(root: Path) -> Path | None:
 
 def _entries(root: Path) -> Iterator[Path]:
     if not root.is_dir():
-        raise InvalidLogDirectoryError(f"{root} is no directory; name one of a broker's log.dirs")
+        raise InvalidLogDirectoryError(f"{root} is not a directory; name one of a broker's log.dirs")
     return root.iterdir()
 
 
@@ -144,8 +144,8 @@ def _read(root: Path, directories: Iterable[Path]) -> LogDirectory:
     meta = _meta(root)
     if not (partitions or damaged or (meta is not None and meta.names_owner)):
         raise InvalidLogDirectoryError(
-            f"{root} is no Kafka log directory: it has neither {META_PROPERTIES} with the id of a cluster or a broker "
-            "nor a directory topic-partition with .log files in it; name one of a broker's log.dirs"
+            f"{root} is not a Kafka log directory: it has neither {META_PROPERTIES} with the id of a cluster or a "
+            "broker nor a directory topic-partition with .log files in it; name one of a broker's log.dirs"
         )
     return LogDirectory(
         root=root,

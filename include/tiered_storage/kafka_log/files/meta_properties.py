@@ -100,7 +100,7 @@ def _integer(path: Path, key: str, value: _Value) -> int:
     digits = value.text.strip()
     number = int(digits) if re.fullmatch(r"-?[0-9]{1,10}", digits) else None
     if number is None or not _LEAST <= number <= INT32_MAX:
-        raise CorruptIndexError(path, value.position, f"{key} is no number of 32 bits")
+        raise CorruptIndexError(path, value.position, f"{key} is not a number of 32 bits")
     return number
 
 
@@ -108,7 +108,7 @@ def _check_directory_id(path: Path, value: _Value) -> None:
     try:
         decode_uuid(value.text)
     except ConfigurationError:
-        raise CorruptIndexError(path, value.position, "directory.id is no UUID as Kafka writes it") from None
+        raise CorruptIndexError(path, value.position, "directory.id is not a UUID as Kafka writes it") from None
 
 
 def _parse(path: Path, content: bytes) -> dict[str, _Value]:
@@ -116,7 +116,7 @@ def _parse(path: Path, content: bytes) -> dict[str, _Value]:
     for position, line in _logical_lines(content):
         key_and_value = _KEY_AND_VALUE.fullmatch(line)
         if key_and_value is None:
-            raise CorruptIndexError(path, position, "this is no line of a properties file")
+            raise CorruptIndexError(path, position, "this is not a line of a properties file")
         try:
             properties[_unescaped(key_and_value[1])] = _Value(position, _unescaped(key_and_value[2]))
         except UnicodeDecodeError:

@@ -37,7 +37,7 @@ def read_topic_id(path: Path) -> str | None:
     try:
         decode_uuid(topic_id)
     except ConfigurationError:
-        reason = "topic_id is no UUID as Kafka writes it, or one that it reserves"
+        reason = "topic_id is not a UUID as Kafka writes it, or one that it reserves"
         raise CorruptIndexError(path, content.start("topic_id"), reason) from None
     return topic_id
 

@@ -39,7 +39,7 @@ def read_entries(path: Path, entry: np.dtype[np.void]) -> NDArray[Any]:
 def parse_entries(raw: bytes, source: Path | str, entry: np.dtype[np.void]) -> NDArray[Any]:
     """Return the entries in `raw`, the content of an index; raises as `read_entries`, naming `source`."""
     if len(raw) % entry.itemsize:
-        raise CorruptIndexError(source, position=len(raw), reason=f"{len(raw)} bytes are no whole number of entries")
+        raise CorruptIndexError(source, position=len(raw), reason=f"{len(raw)} bytes are not a whole number of entries")
     is_one = len(raw) == entry.itemsize
     used = 1 if is_one else -(-len(raw.rstrip(b"\0")) // entry.itemsize)
     return np.frombuffer(raw, entry, count=used)

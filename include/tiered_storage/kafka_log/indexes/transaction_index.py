@@ -90,7 +90,7 @@ class TransactionIndex:
         """Return the entries in `raw`, the content of an index; raises as `read`, naming `source`."""
         whole = len(raw) // ENTRY_BYTES * ENTRY_BYTES
         if len(raw) != whole:
-            raise CorruptIndexError(source, whole, f"{len(raw)} bytes are no whole number of entries")
+            raise CorruptIndexError(source, whole, f"{len(raw)} bytes are not a whole number of entries")
         transactions: list[AbortedTxn] = []
         lowest = base_offset
         for version, *fields in _ENTRY.iter_unpack(raw):

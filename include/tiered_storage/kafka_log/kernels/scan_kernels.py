@@ -42,7 +42,7 @@ _AHEAD = 4096
 def _whole_batch(at: int, end: int) -> int:
     """Return the size of the batch at `at` if it is whole, by that size alone, before `end`; otherwise 0.
 
-    Has fetched what comes some way after it: both lines that a header may lie in.
+    Prefetches memory some way after it: both cache lines in which a header may lie.
     """
     if end - at < BATCH_OVERHEAD:
         return 0
@@ -159,6 +159,6 @@ def first_mismatch(window: int, size: int, window_position: int, positions: int,
 
 @inlined
 def _checked_of(row: int, origin: int, positions: int, sizes: int) -> tuple[int, int]:
-    """Return where in memory that begins and ends which the checksum of a row's batch is of."""
+    """Return the addresses between which a row's batch is covered by its checksum."""
     batch = origin + load_word(positions + 8 * row)
     return batch + CRC_END, batch + load_word(sizes + 8 * row)

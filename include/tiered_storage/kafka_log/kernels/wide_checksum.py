@@ -106,7 +106,7 @@ def _over(builder: Any, before: Any, following: Any, bits: int) -> Any:
 
 
 def _loop(builder: Any, places: tuple[Any, Any, int], vectors: list[Any], step: _Step) -> list[Any]:
-    """Return what `vectors` become by a step at each place: from one address to another, so many bytes apart."""
+    """Return `vectors` after a step at each address from `begin` on, so many bytes apart."""
     begin, end, distance = places
     before = builder.basic_block
     head, body, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))

@@ -95,7 +95,9 @@ def check_produced_header(header: RecordBatch) -> None:
     if header.has_delete_horizon:
         raise ConfigurationError("the batch has a delete horizon: only compaction sets one")
     if header.producer_id < NO_PRODUCER_ID:
-        raise ConfigurationError(f"the batch has producer id {header.producer_id}: ids begin at 0, and -1 is none")
+        raise ConfigurationError(
+            f"the batch has producer id {header.producer_id}: give 0 or more, or -1 for no producer"
+        )
     if header.has_producer and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise ConfigurationError(f"the batch of producer id {header.producer_id} has no epoch or no sequence number")
     if header.is_transactional and not header.has_producer:

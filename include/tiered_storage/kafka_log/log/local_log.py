@@ -131,7 +131,7 @@ class LocalLog(UnifiedLog):
         a damaged batch that was on the disk.
         """
         if not directory.is_dir():
-            raise InvalidLogDirectoryError(f"{directory} is no directory topic-partition with .log files in it")
+            raise InvalidLogDirectoryError(f"{directory} is not a directory topic-partition with .log files in it")
         ensure_not_linked(directory)
         with locked_for_writing(directory.parent, lock) as own:
             return cls(

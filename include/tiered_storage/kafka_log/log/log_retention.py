@@ -21,7 +21,9 @@ from tiered_storage.kafka_log.files.log_segment import LogSegment, RecoveryEvent
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_segments import LogSegments
 
-_AGE_UNKNOWN = "kept, with all segments after it, since its age is unknown: log start or size can still expire it"
+_AGE_UNKNOWN = (
+    "kept, with all segments after it, since its age is unknown; it can still expire by the log start or by size"
+)
 
 
 @dataclass(frozen=True, slots=True)

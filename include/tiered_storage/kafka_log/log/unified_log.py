@@ -77,7 +77,7 @@ class UnifiedLog:
         name = parse_partition_directory(directory.name)
         left_over = clear_leftovers(directory) if name is not None and directory.is_dir() else ()
         if name is None or not directory.is_dir() or not list_segments(directory):
-            raise InvalidLogDirectoryError(f"{directory} is no directory topic-partition with .log files in it")
+            raise InvalidLogDirectoryError(f"{directory} is not a directory topic-partition with .log files in it")
         self.directory = directory
         self.topic, self.partition = name
         self.topic_id = read_topic_id(directory / PARTITION_METADATA)

@@ -3,7 +3,7 @@
 A producer numbers its records: the next batch's base sequence is the last one's last sequence + 1, 0 follows 2**31 - 1,
 and a new producer epoch begins at 0. The last five batches are kept, to recognise one that is sent again.
 
-Source: KIP-98, KIP-360 (producers of which nothing is known any more), KIP-890 (epochs of markers); released Kafka.
+Source: KIP-98, KIP-360 (producers whose state was forgotten), KIP-890 (epochs of markers); released Kafka.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class ProducerEntry:
         if self.transaction_first_offset is not None and not batch.is_transactional:
             raise InvalidTransactionStateError(
                 f"{who} has a transaction open since offset {self.transaction_first_offset}: its batch with sequence "
-                f"{batch.base_sequence} is no part of it"
+                f"{batch.base_sequence} is not part of it"
             )
 
     def check_marker(

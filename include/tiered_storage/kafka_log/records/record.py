@@ -7,7 +7,7 @@
     key length        varint   -1: null, as Java reads all below 0; then the key
     value length      varint   the same; then the value
     header count      varint   then, for each header:
-        key length    varint   then the key, in UTF-8; Java's consumers read U+FFFD for what is none
+        key length    varint   then the key, in UTF-8; Java's consumers read U+FFFD for invalid bytes
         value length  varint   as above; then the value
 
 Source: KIP-98; KIP-82 (headers).
@@ -109,7 +109,7 @@ def _encode_body(record: Record, offset_delta: int, timestamp_delta: int) -> byt
     append_varint(body, len(record.headers))
     for key, value in record.headers:
         if not isinstance(key, str):
-            raise TypeError(f"the header key {key!r} is no text")
+            raise TypeError(f"the header key {key!r} is not text")
         _append_bytes(body, key.encode())
         _append_bytes(body, value)
     return body

@@ -41,14 +41,14 @@ def read_clean_shutdown(path: Path) -> int:
         mark = json.loads(content)
     except (ValueError, RecursionError) as error:
         position = error.pos if isinstance(error, json.JSONDecodeError) else 0
-        raise CorruptIndexError(path, position, "this is no JSON document") from error
+        raise CorruptIndexError(path, position, "this is not a JSON document") from error
     version = mark.get("version") if isinstance(mark, dict) else None
     if version != VERSION:
         shown = f"version {version}" if type(version) is int else "its version"
         raise CorruptIndexError(path, 0, f"{shown} is unknown: {VERSION} was expected")
     broker_epoch = mark.get("brokerEpoch", UNKNOWN_BROKER_EPOCH)
     if type(broker_epoch) is not int:
-        raise CorruptIndexError(path, 0, "brokerEpoch is no number")
+        raise CorruptIndexError(path, 0, "brokerEpoch is not a number")
     return broker_epoch
 
 

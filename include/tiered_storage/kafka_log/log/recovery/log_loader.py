@@ -234,7 +234,7 @@ def _broken_index(segment: LogSegment) -> RecoveryEvent | None:
             return RecoveryEvent(path, MISSING, REBUILT)
         size = path.stat().st_size
         if size % entry.itemsize:
-            return RecoveryEvent(path, f"{size} bytes are no whole number of entries", REBUILT)
+            return RecoveryEvent(path, f"{size} bytes are not a whole number of entries", REBUILT)
     try:
         TransactionIndex.read(segment.transaction_index_path, segment.base_offset)
     except CorruptIndexError as error:

@@ -40,11 +40,11 @@ def test_white_space_and_line_ends_are_as_free_as_in_java(path: Path, content: b
     ("content", "position", "reason"),
     [
         (b"1\n0\n", 0, "version 1 is unknown"),
-        (b"x\n0\n", 0, "this is no number"),
+        (b"x\n0\n", 0, "this is not a number"),
         (b"0\n", 0, "number of its entries"),
         (b"0\n2\n0 0\n", 2, "2 entries are announced, 1 follow"),
         (b"0\n1\n0 0\n1 5\n", 2, "1 entries are announced, 2 follow"),
-        (b"0\n-1\n", 2, "this is no number"),
+        (b"0\n-1\n", 2, "this is not a number"),
         (b"0\n2\n0 0\n1 5 9\n", 8, "an entry has 3 fields, not 2"),
         (b"0\n1\n\n", 4, "an entry has 0 fields, not 2"),
         ("0\n1\n0 ٣\n".encode(), 4, "no ASCII text"),

@@ -139,5 +139,5 @@ def test_a_directory_that_is_not_kafkas_is_refused_with_what_was_looked_for(tmp_
 
 
 def test_a_file_in_place_of_a_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidLogDirectoryError, match="is no directory"):
+    with pytest.raises(InvalidLogDirectoryError, match="is not a directory"):
         read_log_directory(tmp_path / "missing")

@@ -65,7 +65,7 @@ def test_javas_escapes_comments_and_continued_lines_are_understood(path: Path) -
         b"node.id=\\"
     )
 
-    with pytest.raises(CorruptIndexError, match=r"node\.id is no number"):
+    with pytest.raises(CorruptIndexError, match=r"node\.id is not a number"):
         MetaProperties.read(path)
 
     path.write_bytes(path.read_bytes() + b"\n7")

@@ -69,7 +69,7 @@ def test_temporary_files_of_a_crash_are_removed(tmp_path: Path) -> None:
 def test_folders_fifos_and_links_are_neither_read_nor_written_through(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo")
-    for name, reason in (("folder", "Is a directory"), ("fifo", "it is no regular file")):
+    for name, reason in (("folder", "Is a directory"), ("fifo", "it is not a regular file")):
         with pytest.raises(CorruptIndexError, match=reason):
             read_small_file(tmp_path / name, 3)
 

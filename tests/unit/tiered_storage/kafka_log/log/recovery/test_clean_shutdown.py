@@ -36,8 +36,8 @@ def test_the_mark_of_a_clean_shutdown_has_the_brokers_epoch(tmp_path: Path, cont
         (b"[" * 4000, "no JSON"),
         (b"[0, 1]", "its version is unknown"),
         (b'{"version":1,"brokerEpoch":3}', "version 1 is unknown"),
-        (b'{"version":0,"brokerEpoch":"3"}', "brokerEpoch is no number"),
-        (b'{"version":0,"brokerEpoch":true}', "brokerEpoch is no number"),
+        (b'{"version":0,"brokerEpoch":"3"}', "brokerEpoch is not a number"),
+        (b'{"version":0,"brokerEpoch":true}', "brokerEpoch is not a number"),
         (b" " * 5000, "continues past"),
     ],
 )
