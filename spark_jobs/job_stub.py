@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def use_library(archives: list[str]) -> None:
     """Unpack the library once on this machine, into a folder named as its archive, and import it from there.
 
-    Raises PermissionError if there is no folder that only this user can write to.
+    Raises PermissionError if there is not a folder that only this user can write to.
     """
     [archive] = [
         Path(path) for path in archives if Path(path).name.startswith("tiered_storage-") and path.endswith(".zip")

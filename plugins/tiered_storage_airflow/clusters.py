@@ -32,7 +32,7 @@ SEPARATOR = "__"
 BEFORE_QUEUE = "."
 """Separates a DAG's name from a queue's; neither a DAG of ours nor a cluster may contain it."""
 INVALID = "invalid-settings"
-"""The tag of the DAGs of a cluster whose settings file is wrong about them."""
+"""The tag of DAGs whose cluster's settings file has invalid own.pools or copy.queues."""
 
 DEFAULT_ARGS: dict[str, Any] = {
     "retries": 3,
@@ -52,11 +52,11 @@ RUN_TIMEOUT = timedelta(hours=18)
 LONG_RUN_TIMEOUT = timedelta(days=2)
 """For dagrun_timeout: how long a run may take, and one with a task that may read for hours.
 
-Both are longer than all tries of all tasks of such a run may take, one after the other, with their pauses, where all
-mapped commits of a run count as one: each takes seconds. So the timeout ends no work that is within the limits of its
-task, but a run whose task waits for what never comes, such as a queue without a worker or a pool that does not exist:
-by max_active_runs, no later run could begin. A run that is ended loses nothing: the next one plans its work again, once
-its leases have ended (lease.duration.ms).
+Both exceed the time that all tries of all tasks may take one after the other, with their pauses; all mapped commits of
+a run count as one task, since each takes seconds. So the timeout never ends work that is within its task's limits. It
+ends a run whose task waits for ever, such as for a queue without a worker or for a pool that does not exist:
+max_active_runs would keep every later run from beginning. A run that was ended loses nothing: the next one plans its
+work again once the leases have expired (lease.duration.ms).
 """
 
 _log = logging.getLogger(__name__)
@@ -71,9 +71,8 @@ class Cluster:
     copy_queues: tuple[str, ...] = ()
     """The queues of the hosts that see its brokers' disks (copy.queues)."""
     problems: tuple[str, ...] = ()
-    """What its settings file has wrong of own.pools and copy.queues, or why it cannot be read.
-
-    For the first cluster also why others have no DAGs.
+    """What is invalid in own.pools and copy.queues of its settings file, or why the file cannot be read. For the first
+    cluster, also why other clusters have no DAGs.
     """
     has_canary: bool = False
     """Whether its gateway is checked (gateway.canary.topic)."""
@@ -135,8 +134,8 @@ def dag_of_each_cluster(
     All arguments are those of a DAG. A `schedule` that is a function gets the cluster. The pool in `default_args` may
     be the cluster's own, and each of the DAG's operators gets the cluster's name. With `in_copy_queues` there is one
     more DAG for each of the cluster's copy_queues, all of whose tasks run in that queue. A cluster for which
-    `is_wanted` returns false has no such DAG. What is wrong with own.pools or copy.queues is in the DAG's doc and in
-    the log, and tags it INVALID.
+    `is_wanted` returns false has no such DAG. If own.pools or copy.queues are invalid, the DAG's doc and the log name
+    the problem, and the DAG has the tag INVALID.
     """
 
     def of_function(tasks: Callable[..., None]) -> Callable[[], list[DAG]]:
@@ -172,11 +171,11 @@ def dag_of_each_cluster(
 
 
 def _doc(doc_md: str | None, cluster: Cluster) -> str | None:
-    """Return the DAG's doc, after what is wrong with the cluster's settings file."""
+    """Return the DAG's doc, preceded by the problems of the cluster's settings file."""
     if not cluster.problems:
         return doc_md
     return (
-        f"**{'; '.join(cluster.problems)}.** Correct it: until then it does not count, so this DAG may be in the pools "
+        f"**{'; '.join(cluster.problems)}.** Correct it: until then it is ignored, so this DAG may be in the pools "
         "of all clusters, and DAGs of queues or clusters may be missing. Tasks with invalid settings fail with all "
         "that is wrong.\n\n"
         f"{doc_md or ''}"

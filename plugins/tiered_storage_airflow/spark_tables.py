@@ -191,8 +191,8 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan: one task for each split.
 
-        With a limit of remote reads, no more tasks than run at once, if that is known: all of them share the limit
-        without a word between them, so tasks that wait for others would leave their shares unused.
+        With a limit of remote reads, no more tasks than run at once, if that is known: they share the limit without
+        communicating, so tasks that wait for others would leave their shares unused.
         """
         from tiered_storage.clock import wall_clock  # noqa: PLC0415 - heavy
         from tiered_storage.remote_log.context import store_options  # noqa: PLC0415 - as above

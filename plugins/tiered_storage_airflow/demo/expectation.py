@@ -40,9 +40,8 @@ class ExpectedPartition:
 
 
 def expect_directory(directory: LogDirectory, found: PartitionDirectory) -> tuple[ExpectedPartition, str | None]:
-    """Return what the untouched partition `found` of `directory` must give back, and what a person should know of it.
-
-    It ends before the first transaction that is open at the log's end: its outcome is unknown.
+    """Return what the untouched partition `found` of `directory` must give back, and a notice for the user. It ends
+    before the first transaction that is open at the log's end: its outcome is unknown.
     """
     log_start = list_segments(found.path)[0].base_offset
     if directory.log_start_offsets is not None:
@@ -67,7 +66,7 @@ def log_end_offset(partition_directory: Path) -> int:
 
 
 def records_in(partition_directory: Path) -> Iterator[Record]:
-    """Yield every record of a partition's local files, in order; control records are none."""
+    """Yield every record of a partition's local files, in order, without control records."""
     for segment in list_segments(partition_directory):
         for window, table, row in _whole_batches(segment):
             if table.attributes[row] & CONTROL_BIT:

@@ -91,7 +91,7 @@ def _record(chance: random.Random, offset: int, timestamp: int) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class PrivateCopy:
-    """What must be read back of a copy, and what a person should know of it."""
+    """What must be read back of a copy, and notices for the user."""
 
     expected: tuple[ExpectedPartition, ...]
     notices: tuple[str, ...]
@@ -102,7 +102,7 @@ def copy_log_directory(original: Path, copy: Path) -> PrivateCopy:
 
     Skips Kafka's own topics, the controllers' log, and partition directories being moved or deleted. Skips the high
     watermarks too: they lag if the broker was killed, and no replica will truncate a copy. Raises
-    InvalidLogDirectoryError if `original` is no log directory, LogDirectoryLockedError if a broker holds it, and
+    InvalidLogDirectoryError if `original` is not a log directory, LogDirectoryLockedError if a broker holds it, and
     DemoError if it has nothing to copy or the disk has no room for it.
     """
     ensure_unlocked(original)

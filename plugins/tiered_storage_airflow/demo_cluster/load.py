@@ -88,7 +88,7 @@ class LoadProducer(Background):
             while sent < due and not self._stopped.is_set():
                 if not self._send(producer):
                     producer.flush(FLUSH_SECONDS)
-                    # After a fatal error an idempotent producer takes no record any more.
+                    # After a fatal error an idempotent producer accepts no more records.
                     producer = Producer(self._properties)
                 sent += 1
             producer.poll(0)

@@ -47,7 +47,7 @@ _SETTINGS = """\
 
 
 class MavenJarsError(TieredStorageError):
-    """The jars cannot be had, or are not those that are listed."""
+    """The jars cannot be downloaded, or differ from those that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _run_ivy(wanted: MavenJars, state: Path, work: Path) -> None:
 
 
 def _reasons(output: str) -> str:
-    """Pick out of Ivy's output what kept it from the repository; where nothing did, its whole summary."""
+    """Return the lines of Ivy's output that tell why the repository failed; without any, its whole summary."""
     problems = (output.partition(":: problems summary ::")[2] or output).splitlines()
     of_network = [line for line in problems if line.strip().startswith(("Host ", "Server access error"))]
     return "\n".join(of_network[:3] or problems)[:2000]
@@ -159,7 +159,7 @@ def trust_options(store: Path) -> list[str]:
     if not trusted:
         return []
     with warnings.catch_warnings():
-        # Some old roots have a serial number of 0, and are none the worse for it.
+        # Some old roots have the serial number 0, and are valid all the same.
         warnings.simplefilter("ignore", CryptographyDeprecationWarning)
         certificates = [
             pkcs12.PKCS12Certificate(x509.load_der_x509_certificate(der), str(number).encode())

@@ -44,17 +44,18 @@ SPARK_WITHIN = 900.0
 CAUGHT_UP_WITHIN = 900.0
 _SPARK_CLASS = "org.apache.spark.deploy.SparkSubmit"
 _SPARK_LAUNCHER = "org.apache.spark.launcher.Main"
-"""It starts first, with the same arguments, and ends once Spark begins."""
+"""The class of a process that starts first, with the same arguments, and ends once Spark begins."""
 _SPARK_WORKER = "pyspark.daemon"
 _COPY_JOB = "copy_segments.py"
 _DAG = "copy_segments"
 DAGS = (*SCHEDULES, "enforce_local_retention")
-"""What runs without a person: on a schedule, and local retention after each copy."""
+"""What runs by itself: these DAGs on a schedule, and local retention after each copy."""
 
 
 @dataclass(slots=True)
 class ClusterDemo:
-    """One run of the demo. It removes `state` first, and has all its files there but PostgreSQL's, gone at its end."""
+    """One run of the demo. It removes `state` first and keeps all its files there, except PostgreSQL's, which it
+    removes at its end."""
 
     state: Path
     console: Console

@@ -76,7 +76,8 @@ class TaskInstance:
 
 
 class AirflowApi:
-    """Airflow at `url`, used as `username`. Every method raises EmbeddedAirflowError if Airflow refuses or is gone.
+    """Airflow at `url`, used as `username`. Every method raises EmbeddedAirflowError if Airflow refuses or does not
+    answer.
 
     Use it in a `with` statement; it holds connections.
     """

@@ -61,7 +61,7 @@ def java_home(state: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _home_of(java: str) -> Path | None:
-    """Return the home of a Java that runs and is new enough, by its own word (`java` may be a link or a wrapper)."""
+    """Return the home that a Java reports if it runs and is new enough (`java` may be a link or a wrapper)."""
     command = [java, "-XshowSettings:properties", "-version"]
     try:
         shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr  # noqa: S603

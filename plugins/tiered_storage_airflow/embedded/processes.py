@@ -70,7 +70,8 @@ class ServiceProcess:
             return False
 
     def may_have_left_orphans(self) -> bool:
-        """Return whether processes of its session can still run although it is gone: its id is free, and no reboot."""
+        """Return whether processes of its session may still run after it has ended: its id is free, without a
+        reboot."""
         return self.started.startswith(_boot()) and not psutil.pid_exists(self.pid)
 
 

@@ -50,7 +50,8 @@ def refuse_settings_not_for_forms(properties: Mapping[str, object], cluster: str
 
 
 def _option_prefixes(cluster: str | None) -> tuple[str, ...]:
-    """Return how the names begin that a class of the user's own gets; none if all of `cluster` are ours."""
+    """Return the prefixes of the options that a class of the user's own gets; none if `cluster` uses only our
+    classes."""
     from tiered_storage.settings.own_managers import METADATA_MANAGER, STORAGE_MANAGER  # noqa: PLC0415 - as above
     from tiered_storage.settings.settings import load_cluster_settings  # noqa: PLC0415 - as above
 

@@ -39,7 +39,7 @@ DRY_RUN = "{{ params.dry_run }}"
 MAX_SEGMENTS = "{{ params.max_segments or '' }}"
 SETTINGS = "{{ params.settings | tojson }}"
 MUST_MATCH = "{{ 'true' if params.topics or params.partitions else 'false' }}"
-"""True if a person selected something, who wants an error if nothing matches; a scheduled run waits for topics."""
+"""True if the form selects topics or partitions: then no match is an error. A scheduled run waits for topics."""
 
 LARGEST_NUMBER = 2**63 - 1
 """The largest offset, count or size."""

@@ -30,7 +30,8 @@ _WEB_IDENTITY = "assume_role_with_web_identity"
 def connection_options(connection: Connection, store_url: str, environment: ObjectStoreOptions) -> ObjectStoreOptions:
     """Return how to reach the store at `store_url` by `connection`, with `environment` for what that leaves out.
 
-    Raises ConfigurationError for a connection of another store's type, and for one that asks for what we cannot do.
+    Raises ConfigurationError for a connection of another store's type, and for one with an option that we do not
+    support.
     """
     scheme, usual = urlsplit(store_url).scheme, _USUAL_TYPES.get(connection.conn_type or "")
     if usual is not None and scheme in _READERS and usual != scheme:

@@ -144,7 +144,7 @@ class WatchRemoteLogOperator(RemoteLogOperator):
     shows_dry_run = True
 
     def execute(self, context: Context) -> None:
-        """Look, keep, emit; then fail for what no other task names."""
+        """Take, keep and emit the metrics; then fail for problems that no other task reports."""
         from tiered_storage.remote_log.metrics.snapshot import take_metrics
         from tiered_storage.remote_log.metrics.stored import keep_metrics
 

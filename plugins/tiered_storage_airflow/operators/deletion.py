@@ -79,7 +79,7 @@ class MarkTopicDeletedOperator(RemoteLogOperator):
 
     :param plan: what PlanTopicDeletionOperator returned
     :param topic: the topic's exact name
-    :param confirmation: the same name again, as a person typed it
+    :param confirmation: the same name again, as the user typed it
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "plan", "topic", "confirmation")

@@ -98,8 +98,8 @@ class CommitMetadataOperator(RemoteLogOperator):
     of committed segments.
 
     :param results: one element of what CopySegmentsOperator returned: the batch's name and its paths
-    :param plan: what PlanCopyOperator returned. A failure repeats the plan's alarms: no later task of the run names
-        them then, and what is lost in a gap no later plan finds. Empty: it repeats none
+    :param plan: what PlanCopyOperator returned. If the task fails, it repeats the plan's alarms: no later task of the
+    run reports them then, and no later plan finds records that a gap has lost. Empty: it repeats none
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "results", "plan")

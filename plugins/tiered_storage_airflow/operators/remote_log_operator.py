@@ -87,7 +87,7 @@ class SelectingOperator(RemoteLogOperator):
 
     :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
-    :param must_match: whether it is an error when no partition that is known matches
+    :param must_match: whether it is an error if no known partition matches
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topics", "partitions", "must_match")

@@ -137,7 +137,7 @@ class _RestoringOperator(RemoteLogOperator):
         return DirectoryTarget(root, self.as_topic or None, self.as_topic_id or None)
 
     def _plan(self, remote_log: RemoteLogManager) -> RestorePlan:
-        """Plan, and log what a person should know. Fails for a gap that is not allowed, and for a wrong name."""
+        """Plan, and log notices for the user. Fails for a gap that is not allowed, and for a wrong name."""
         from tiered_storage.kafka_log.files.topic_partition import RESERVED_PREFIX
         from tiered_storage.remote_log.restore.request import RestoreRequest, parse_time
         from tiered_storage.remote_log.selection import parse_partitions

@@ -38,7 +38,7 @@ EXPORT_HERE_BYTES = 256 << 20
 LATE_INTERVALS = 10
 """The most earlier intervals with late records that a run exports again; the next runs export the others."""
 LATE_TRIES = 3
-"""A run tries at most this many times that number of intervals: those that fail must not delay earlier ones."""
+"""A run tries at most this many times the requested number of late intervals: failures must not delay earlier ones."""
 
 _FIELDS = (
     "topic", "topic_id", "partitions", "from_time", "to_time", "isolation", "codec", "max_disorder_minutes",
@@ -194,7 +194,7 @@ class ExportTopicOperator(_ExportOperator, SparkGroupsOperator):
             most = self.most_late(context)
             done = self._export(context, remote_log, request, _folder(context))
             self._report_done(remote_log, context, done)
-            # No time limit counts any more once it has passed: later runs export the late intervals.
+            # A task that is ending has no time for late intervals: later runs export them.
             if not most or self.is_ending:
                 return done.report.place
             late = LateExports(remote_log.tables.late_intervals(request, done.plan))

@@ -57,7 +57,7 @@ def page_app(service: ReadService) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.read_service = service
-    # Those that are mounted beside it; a request reads no settings file.
+    # The clusters whose pages are mounted too; list them once, so that no request reads a settings file.
     app.state.other_clusters = [each.name for each in clusters() if each.name != service.cluster]
     add_exception_handlers(app, service, _as_page)
     app.add_middleware(AccessLog, metrics=service.metrics, below="/page")

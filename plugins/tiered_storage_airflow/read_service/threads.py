@@ -61,7 +61,7 @@ class ServiceThreads:
     moving: BoundedThreads
     """For encoding records as JSON or Arrow."""
     asking: BoundedThreads
-    """For metadata, which so never wait for bytes."""
+    """For metadata, so that they never wait for bytes."""
     searching: BoundedThreads
     """For slow searches, such as for the run that copied a segment."""
     looking: Mapping[str, BoundedThreads]

@@ -58,7 +58,7 @@ def test_the_longest_names_make_dags_and_longer_ones_leave_those_of_all_others(
     assert first.doc_md is not None
     assert f"settings.{too_long}.yaml: the cluster has no DAGs: shorten its name" in first.doc_md
     assert other.doc_md is not None
-    assert mentions(other.doc_md, "copy.queues is no list", "at most 100")
+    assert mentions(other.doc_md, "copy.queues is not a list", "at most 100")
 
 
 def test_a_settings_folder_that_cannot_be_listed_leaves_the_dags_of_the_first_cluster(

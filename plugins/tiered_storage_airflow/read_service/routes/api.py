@@ -26,7 +26,7 @@ def read_api(service: ReadService) -> FastAPI:
     app = FastAPI(
         title="Remote Log",
         version="1",
-        # In this order: a check of a login blocks the event loop for a moment, so those that send much wait before it.
+        # In this order: the check of a login blocks the event loop for a moment, so requests for much data wait first.
         dependencies=[Depends(_in_turn), Depends(visitor_of), Depends(_admitted)],
         responses=PROBLEMS,
         docs_url=None,
@@ -46,13 +46,13 @@ _SENDING_MUCH = frozenset(route.endpoint for route in data_routes.router.routes 
 
 
 async def _in_turn(request: Request) -> None:
-    """Let a request wait that sends much. Raises ProblemError (429) if too many wait."""
+    """Let a request for bytes or records wait its turn. Raises ProblemError (429) if too many wait."""
     if request.scope["endpoint"] in _SENDING_MUCH:
         await _service_of(request).admission.wait(request)
 
 
 async def _admitted(request: Request) -> AsyncIterator[None]:
-    """Remember who sends much; give every other request priority over them until its end."""
+    """Remember the login of a request for bytes or records; any other request has priority over those until its end."""
     service = _service_of(request)
     if request.scope["endpoint"] in _SENDING_MUCH:
         service.admission.know(request)
