@@ -84,7 +84,7 @@ class Site:
         return outcome, was_cut
 
     def garbled(self, call: Call, answer: int) -> tuple[str, bool]:
-        """Make a call whose answer of this number has a byte that is no text; return also whether it came to that."""
+        """Make a call whose answer of this number has a byte that is not text; return also whether it came to that."""
         self.store.topics.list()  # so that there is a connection
         left = itertools.count(answer, -1)
         garbles: list[bytes] = []

@@ -28,7 +28,7 @@ thousands of partitions. The rest is estimated by those."""
 
 @dataclass(frozen=True, slots=True)
 class RollTimes:
-    """The moment (ms) of a plan, and the end of a backfill's window; None: it is no backfill.
+    """The moment (ms) of a plan, and the end of a backfill's window; None: not a backfill.
 
     Without a moment nothing waits for a lag, and nothing is due because it is old.
     """

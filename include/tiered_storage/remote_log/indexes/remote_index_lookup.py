@@ -111,7 +111,7 @@ class RemoteIndexes:
 def _entries(raw: bytes, entry: np.dtype[np.void], key: str, log_index_size: int, source: str) -> NDArray[Any]:
     """Return the entries of an index, where `key` and positions rise and lie in range."""
     if len(raw) % entry.itemsize:
-        raise CorruptIndexError(source, len(raw), f"{len(raw)} bytes are no whole number of entries")
+        raise CorruptIndexError(source, len(raw), f"{len(raw)} bytes are not a whole number of entries")
     entries = np.frombuffer(raw, entry)
     keys = entries[key].astype(np.int64)
     positions = entries["position"].astype(np.int64)

@@ -183,7 +183,7 @@ def _check(path: Path, busy_timeout_ms: int) -> None:
         with database.reading() as connection:
             found = schema_version(connection)
         if found is None:
-            raise ConfigurationError(f"{path.name}: is no metadata store of Remote Log")
+            raise ConfigurationError(f"{path.name}: is not a metadata store of Remote Log")
         if found > SCHEMA_VERSION:
             raise later_version(path.name, found, SCHEMA_VERSION)
 

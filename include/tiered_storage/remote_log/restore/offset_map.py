@@ -161,7 +161,7 @@ class OffsetMap:
             reading = _Reading(path, file)
             head = reading.head()
             if head is None:
-                raise ConfigurationError(f"{path} is no offset map: it has no first line")
+                raise ConfigurationError(f"{path} is not an offset map: it has no first line")
             runs: dict[int, list[MappedRun]] = {number: [] for number in head.starts}
             for run in reading.runs():
                 runs[run.partition].append(run)
@@ -197,7 +197,7 @@ class _Reading:
         for line in self._lines:
             head = _parsed(MapHead, line)
             if head is None or any(start < 0 for start in head.starts.values()):
-                raise self._broken("this is no offset map; nothing was changed: name another file")
+                raise self._broken("this is not an offset map; nothing was changed: name another file")
             if head.format_version != FORMAT_VERSION:
                 raise self._broken(f"version {head.format_version} of an offset map is not known here: upgrade")
             self.whole += len(line)
@@ -210,7 +210,7 @@ class _Reading:
         for line in self._lines:
             run = _parsed(MappedRun, line)
             if run is None:
-                raise self._broken("this is no line of an offset map")
+                raise self._broken("this is not a line of an offset map")
             old, new = self._last.get(run.partition, (0, -1))
             if run.count < 1 or run.old < old or run.new != new:
                 raise self._broken("this run of offsets does not follow the lines before it")

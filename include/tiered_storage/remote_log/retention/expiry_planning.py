@@ -45,7 +45,7 @@ def plan_record_deletion(
     start, end = snapshot.log_start_offset, snapshot.end_offset(Isolation.READ_COMMITTED)
     if before < TO_THE_END:
         raise ConfigurationError(
-            f"{partition}: {before} is no offset: give one from {start} to {end}, or {TO_THE_END} for the end"
+            f"{partition}: {before} is not an offset: give one from {start} to {end}, or {TO_THE_END} for the end"
         )
     if before > end:
         raise OffsetOutOfRangeError(str(partition), before, start, end + 1)

@@ -151,7 +151,7 @@ class TableFolder:
     def claim(self) -> None:
         """Make sure that the folder belongs to this table; claim an empty folder.
 
-        Raises ConfigurationError if it belongs to another table, or has files that are no table.
+        Raises ConfigurationError if it belongs to another table, or has files that are not a table.
         """
         found = self._read_table()
         if found is None:

@@ -228,10 +228,10 @@ def check_object_name(name: str) -> None:
     parts = name.split("/")
     if any(part in {"", ".", ".."} for part in parts) or not name.isprintable() or "\\" in name:
         raise ConfigurationError(
-            f"{name!r} is no name for an object: it must be plain parts with single slashes between"
+            f"{name!r} is not a valid name for an object: it must be plain parts with single slashes between"
         )
     if len(name.encode()) > MAX_NAME_BYTES:
-        raise ConfigurationError(f"{name[:80]!r}… is no name for an object: it has more than {MAX_NAME_BYTES} bytes")
+        raise ConfigurationError(f"{name[:80]!r}… is not an object name: it has more than {MAX_NAME_BYTES} bytes")
 
 
 def checked_names(names: Collection[str]) -> Collection[str]:

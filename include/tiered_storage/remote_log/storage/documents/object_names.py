@@ -151,7 +151,7 @@ def partition_folder(partition: TopicIdPartition) -> str:
     topic = _plain("topic", partition.topic)
     topic_id = _uuid("topic id", partition.topic_id)
     if not 0 <= partition.partition <= _MAX_PARTITION:
-        raise ConfigurationError(f"{topic}: {partition.partition} is no number of a partition")
+        raise ConfigurationError(f"{topic}: {partition.partition} is not the number of a partition")
     return f"{cluster_id}/{topic}-{topic_id}/{partition.partition}"
 
 
@@ -176,7 +176,7 @@ def segment_object_names(segment_id: RemoteLogSegmentId, base_offset: int) -> Se
 def _object_names(segment_id: RemoteLogSegmentId, topic: str, base_offset: int) -> SegmentObjectNames:  # noqa: ARG001 - a part of the key
     folder = partition_folder(segment_id.topic_id_partition)
     if not 0 <= base_offset <= _MAX_OFFSET:
-        raise ConfigurationError(f"{segment_id}: {base_offset} is no base offset")
+        raise ConfigurationError(f"{segment_id}: {base_offset} is not a base offset")
     return SegmentObjectNames(f"{folder}/{base_offset:020}-{_uuid('segment id', segment_id.id)}")
 
 
@@ -225,12 +225,12 @@ def store_generation_name(number: int) -> str:
 
 
 def parse_store_generation_name(name: str) -> int | None:
-    """Return the number of the generation with the object `name`; None if it is no generation's."""
+    """Return the number of the generation with the object `name`; None if it is not a generation's."""
     return _number_in(name, STORE_GENERATION)
 
 
 def parse_store_decision_name(name: str) -> int | None:
-    """Return the number of the decision with the object `name`; None if it is no decision's."""
+    """Return the number of the decision with the object `name`; None if it is not a decision's."""
     return _number_in(name, STORE_DECISIONS)
 
 

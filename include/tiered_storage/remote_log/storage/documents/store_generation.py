@@ -157,7 +157,7 @@ class StoreGenerations:
 
 
 def _number(name: str) -> int:
-    """Return the number of the generation with the object `name`; 0 if it is no generation's."""
+    """Return the number of the generation with the object `name`; 0 if it is not a generation's."""
     return parse_store_generation_name(name) or 0
 
 

@@ -122,7 +122,7 @@ def test_neither_a_link_nor_a_pipe_is_written_to(tmp_path: Path) -> None:
     link.symlink_to(tmp_path / "empty")
     dangling.symlink_to(tmp_path / "absent")
     os.mkfifo(pipe)
-    for path, reason in ((link, "it is a link"), (dangling, "it is a link"), (pipe, "it is no regular file")):
+    for path, reason in ((link, "it is a link"), (dangling, "it is a link"), (pipe, "it is not a regular file")):
         with pytest.raises(ConfigurationError, match=reason):
             OffsetMapWriter.open(path, head(p0=0))
     assert (tmp_path / "empty").read_bytes() == b""

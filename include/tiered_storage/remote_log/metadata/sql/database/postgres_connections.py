@@ -30,7 +30,7 @@ _SESSION_LIMIT = "SELECT (extract(epoch FROM current_setting('statement_timeout'
 
 
 class GarbledAnswerError(psycopg.OperationalError):
-    """An answer of the server that is no text, or has a value of another type."""
+    """An answer of the server that is not text, or has a value of another type."""
 
     sqlstate = "08P01"
 
@@ -40,7 +40,7 @@ class _CheckedCursor(psycopg.Cursor[Any]):
 
     @property
     def description(self) -> list[psycopg.Column] | None:
-        """As psycopg's. Raises GarbledAnswerError for a name that is no text."""
+        """As psycopg's. Raises GarbledAnswerError for a name that is not text."""
         with self._decoding():
             return super().description
 
