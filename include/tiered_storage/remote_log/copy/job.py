@@ -45,7 +45,7 @@ NO_ACCESS: Mapping[str, str] = {}
 COPIES_AT_ONCE = 2
 """Copies that a worker makes at once: while one waits for the disk or the store, the other is read and checked."""
 LEAST_PRIORITY = 19
-"""As `nice` counts: the higher, the later."""
+"""A value for `nice`: the higher, the lower the priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class CopyJob:
         tasks = self.files.tasks(number, CopyTask)
         if not self.files.claim(number, tasks[0].metadata.segment_id.id):
             _log.warning(
-                "%s: group %d was begun by another worker, which may still be at work: what it leaves, the next run "
-                "copies under new ids",
+                "%s: group %d was begun by another worker, which may still be at work: the next run copies "
+                "what it leaves, under new ids",
                 self.files.folder,
                 number,
             )
@@ -126,7 +126,8 @@ class CopyJob:
         with ProgressLog(self.files, number, progress_seconds) as progress:
 
             def fetched(size: int) -> None:
-                # A whole segment comes before its first byte is sent: brokers would notice nothing of the limit.
+                # A segment is fetched whole before its first byte is sent, so the limit on sending would not spare the
+                # brokers.
                 progress.fetched(size)
                 received.spend(size)
 

@@ -113,7 +113,7 @@ def plan_copy(
         if state.delete_state is not None:
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
-        # What nobody can copy needs the alarm of a short or lowered retention most.
+        # What cannot be copied needs the alarm of a short or lowered retention most.
         steps = partial(looking.add, looked, log, decision, state), partial(watch.compare_retention, log, decision)
         unreadable.extend(_troubles(log, *steps))
     notices.extend((*watch.notices(selection.scope, states), *(notice for found in looked for notice in found.notices)))
@@ -125,7 +125,7 @@ def plan_copy(
         tuple(chosen),
         tuple(refused.values()),
         tuple(unreadable),
-        # A cluster that is out of reach has ended the plan by now: nobody waits for its notices too.
+        # A cluster that is out of reach would have ended the plan by now, so this adds no second wait for it.
         (*(Finding("", notice) for notice in source.notices), *notices),
         tuple(seen for found in looked for seen in found.lineages),
         replacing,
@@ -167,7 +167,7 @@ class _Found:
     """How many segments of one partition are due, and `waiting` for the topic's lag, and what else its log showed.
 
     `first` returns so many of the due ones: of thousands, a run takes few. Nothing is due if this host cannot read the
-    leader's files: `elsewhere`. `alarms` are of what is lost where it copies on.
+    leader's files: `elsewhere`. `alarms` name records that are lost if the copy continues.
     """
 
     due: int
@@ -194,7 +194,7 @@ def _nothing(_: int) -> list[PlannedSegment]:
 
 
 def _report_elsewhere(looked: Sequence[_Found], notices: list[Finding], unreadable: list[Finding]) -> None:
-    """Add one finding for all partitions that the same broker leads out of this host's sight."""
+    """Add one finding for all partitions that the same broker leads, and whose files this host cannot see."""
     partitions: dict[Elsewhere, list[TopicIdPartition]] = {}
     for partition, where in (found.elsewhere for found in looked if found.elsewhere is not None):
         partitions.setdefault(where, []).append(partition)
@@ -280,7 +280,7 @@ class _Looking:
             PlannedSegment(partition, place, rolls.start_offset, rolls.end_offset, size, epochs, unsegmented.rules)
             for size in rolls.sizes
         ]
-        # From the copy on the remote log shows the gap, so that no later plan finds it.
+        # After this copy the gap lies inside the remote log, so no later plan finds it.
         return _Found(len(due), lambda share: due[:share], seen, [], None, 0, alarms=tuple(lost))
 
     def _covered(self, log: PartitionLog, state: PartitionState) -> tuple[tuple[EpochEntry, ...], Coverage]:

@@ -61,7 +61,7 @@ class Gap:
 
     @property
     def remedy(self) -> str:
-        """What a person decides."""
+        """What the user can decide."""
         return f"set copy.over.gaps=true of the topic to copy on from the brokers' log start; {_AVOID}"
 
     @property

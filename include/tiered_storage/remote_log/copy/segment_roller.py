@@ -56,7 +56,8 @@ _ABANDONED_SECONDS = 3600
 
 _UNEXPECTED = CopyFailure("Exception", "the copy of it ended by an unexpected error", retriable=False)
 LARGEST_ANSWER = 256 << 20
-"""The largest answer that is accepted: a broker returns a batch larger than what was asked for whole."""
+"""The largest accepted answer (bytes): a broker returns the first batch whole, even if it exceeds the limit of the
+request."""
 
 
 @dataclass(slots=True)
@@ -332,7 +333,7 @@ def _producers_at(
     producers: tuple[ProducerSnapshotEntry, ...],
     storage: RemoteStorageManager,
 ) -> tuple[ProducerSnapshotEntry, ...] | None:
-    """Return the producers at `offset` of a remote segment that `producers` are known at the start of.
+    """Return the producers at `offset` of a remote segment; `producers` are those at its start.
 
     Reads its batches up to there. None if `offset` lies within a batch. Raises as RemoteStorageManager does, and
     CorruptRecordError.

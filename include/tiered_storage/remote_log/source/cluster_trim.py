@@ -4,8 +4,8 @@ All groups count, active or not. The list of groups must be complete: a broker h
 describe, those whose coordinator is away, and those that it has not begun to load as their coordinator. So all of that
 is looked at, and a list that may be incomplete is an error.
 
-No checksum covers an answer, and a changed bit could let a deletion pass a group that still reads. So brokers are asked
-twice: every group of either list counts, and of two offsets the lower one.
+No checksum covers an answer, and a changed bit could let a deletion remove records that a group has yet to read. So
+brokers are asked twice: every group of either list counts, and of two offsets the lower one.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ClusterTrim:
 class CommittedOffsets:
     """The offsets that groups have committed, by partition and group, and why those of other groups are unknown.
 
-    `contradicted` has the groups of which one of two answers has an offset of a partition, and the other one none.
+    `contradicted` has the groups for which only one of two answers has an offset of a partition.
     """
 
     by_partition: Mapping[TopicPartition, Mapping[str, int]] = field(default_factory=dict)
@@ -164,11 +164,11 @@ class ConsumerGroups:
         _ensure_groups_are_shown(client, found)
         _ensure_groups_are_shown(client, found)
         before = _coordinators(found)
-        # Before the list: who has loaded its groups keeps them for as long as it leads.
+        # Check before listing: a coordinator that has loaded its groups keeps them for as long as it leads.
         _ensure_groups_are_loaded(client, found)
         _ensure_groups_are_loaded(client, found)
         groups = client.list_groups() | client.list_groups()
-        # A group that moved meanwhile may be in no broker's list: its old one is gone, its new one was asked before.
+        # A group that moved meanwhile may be in no list: its old coordinator lost it, its new one was asked earlier.
         if _coordinators(client.metadata([OFFSETS_TOPIC])) != before:
             raise SourceClusterError(
                 "consumer groups moved between brokers while they were listed: the next run looks again"

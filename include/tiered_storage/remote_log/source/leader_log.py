@@ -36,7 +36,7 @@ class LeaderLog:
     ) -> None:
         """Open nothing yet; what is fetched goes into folders below that of `place`.
 
-        `producers` returns those known at the start of `wanted`, None: nobody knows them. Only a fetch needs them.
+        `producers` returns those known at the start of `wanted`, None: they are unknown. Only a fetch needs them.
         """
         self._place = place
         self._leader = _LeaderSegments(files)

@@ -105,7 +105,7 @@ class UnsegmentedLog:
     has. `bytes_an_offset` estimates the bytes an offset takes, from a record or two at the given one; `timestamp_at`
     returns the largest timestamp (ms) of the batch there, by which its broker rolls, -1 if it has none.
     `committed_offsets` returns the offset that each consumer group has committed, active or not, by the group's name:
-    where it reads on, or UNREAD. It raises if that is unknown of any group, except those it is given. All four ask the
+    where it reads on, or UNREAD. It raises if that is unknown for any group, except those it is given. All four ask the
     cluster, and raise SourceClusterError. `size_on_disk` is how many bytes the leader has of it; None: it was not
     asked, or does not report it.
     With RollRules.files, `closed_sizes` returns the bytes of each closed segment of the leader with any offset from the
@@ -144,15 +144,15 @@ class PartitionLog:
     is_internal: bool = False
     is_compacted: bool = False
     topic_id_is_derived: bool = False
-    """Nobody knows the topic's real id: a topic that was deleted and created again looks like the same one."""
+    """The topic's real id is unknown: a topic that was deleted and created again looks like the same one."""
     cluster_id_is_derived: bool = False
-    """Nobody knows the cluster's real id: the one here is made from the directory's path."""
+    """The cluster's real id is unknown: the one here is made from the directory's path."""
     high_watermark: int | None = None
     tiered_by_kafka: str | None = None
     """Why older records of it may lie in Kafka's own remote tier; None if they cannot."""
     unsegmented: UnsegmentedLog | None = None
     configs: TopicConfigs | None = None
-    """How its brokers have the topic; None if the source does not know."""
+    """The brokers' settings of the topic; None if the source does not know them."""
 
     @property
     def readable_end(self) -> int:
@@ -195,7 +195,7 @@ class UnreadablePartition:
 
 @dataclass(frozen=True, slots=True)
 class NamedPartition:
-    """A partition that the source names, at a `place` named to a person; nobody looked into its log.
+    """A partition that the source names, with its `place` for messages; its log was not read.
 
     Its ids may be derived, as those of a PartitionLog. `problem` says why its log cannot be used, as far as that is
     known without looking into it; `tiered_by_kafka` and `configs` are those of a PartitionLog, where they are known.

@@ -85,7 +85,7 @@ class OpenSegment(Protocol):
 
     @property
     def time_index(self) -> Beside[TimeIndex]:
-        """Up to which offset no record is later."""
+        """Offsets up to which no record is later than a timestamp."""
         ...
 
     @property

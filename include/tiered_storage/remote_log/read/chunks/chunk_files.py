@@ -106,7 +106,7 @@ class ChunkFiles:
             if len(content) == found.entry.length and crc32c(content) == found.checksum:
                 return read_chunk(found.segment, found.entry, content)
         except (OSError, TieredStorageError):
-            pass  # it is fetched again, and named there if it is the store's
+            pass  # it is fetched again; if the store's copy is corrupt too, that fetch reports it
         with self._lock:
             if self._kept.pop(key, None) is not None:
                 self.held_bytes -= found.entry.length
