@@ -135,7 +135,7 @@ def test_bytes_that_a_disk_changed_are_noticed(own: Hdfs, own_hdfs: RealHdfs) ->
     content = bytearray(block.read_bytes())
     content[12345] ^= 1
     block.write_bytes(content)
-    with pytest.raises(RemoteStorageError, match="replicas sound"):
+    with pytest.raises(RemoteStorageError, match="replicas intact"):
         get(own, NAME)
 
 

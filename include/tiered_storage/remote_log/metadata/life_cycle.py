@@ -66,7 +66,7 @@ def why_over(lease: Lease, newest: Mapping[TopicIdPartition, Lease]) -> LeaseLos
 
 
 def held_error(holder: Lease) -> LeaseHeldError:
-    """Return the error for whoever asks for a lease that `holder` is."""
+    """Return the error for a request for a lease that `holder` has."""
     return LeaseHeldError(
         f"{holder.topic_id_partition}: {holder.owner} works on it until {as_date(holder.expires_at)} or longer: "
         "wait for it to end, or for its lease to expire; if it no longer runs, 'tiered-storage leases end' ends its "

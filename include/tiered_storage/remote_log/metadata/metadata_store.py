@@ -29,7 +29,7 @@ class MetadataIdentity(Protocol):
         ...
 
     def bound_store_uuid(self) -> str | None:
-        """Return the UUID of the object store that this metadata describes; None if none was bound yet."""
+        """Return the UUID of the object store that these metadata describe; None if none was bound yet."""
         ...
 
     def bind_store(self, uuid: str) -> None:

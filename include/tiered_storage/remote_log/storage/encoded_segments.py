@@ -178,7 +178,7 @@ class EncodedSegments:
         """Return the layout of an encoded segment: by its `manifest`, or by its chunks' heads if that is lost.
 
         Raises RemoteObjectCorruptError if `marker` says that it is encrypted and they do not: whoever can write to the
-        store could replace it by bytes of his own, with every checksum right.
+        store could otherwise replace it by bytes of their own, with every checksum right.
         """
         known = self._layouts.get(metadata.segment_id.id)
         if known is not None:

@@ -53,7 +53,7 @@ class ListableStorage(RemoteStorageManager):
 
     @property
     def has_own_clock(self) -> bool:
-        """Whether `time_of_a_write` is surely not by this machine's clock; False if nobody knows.
+        """Whether `time_of_a_write` is surely not by this machine's clock; False if that is unknown.
 
         True makes deletions trust the store's clock alone: a jump of this machine's clock is not looked for. A class
         that overrides `time_of_a_write` overrides this too.

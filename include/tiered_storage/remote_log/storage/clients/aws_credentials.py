@@ -71,7 +71,8 @@ class AwsIdentity:
         }
 
     def described(self) -> str:
-        """Return the identity's ARN, as STS says it, and where its credentials come from. Raises as `credentials`."""
+        """Return the identity's ARN, as STS reports it, and where its credentials come from. Raises as
+        `credentials`."""
         with _errors_explained(self._options):
             found = self._resolved()
             frozen = found.get_frozen_credentials()

@@ -31,7 +31,7 @@ _Answer = TypeVar("_Answer")
 def limited(call: Callable[[], _Answer], seconds: float) -> _Answer:
     """Return what `call` returns. Raises what it raises, and TimeoutError after `seconds`; the call may then continue.
 
-    A panic of hdfs-native, which is no Exception in Python, becomes a RuntimeError.
+    A panic of hdfs-native, which is not an Exception in Python, becomes a RuntimeError.
     """
     answer: Future[_Answer] = Future()
 
@@ -87,7 +87,7 @@ _CASES: tuple[tuple[tuple[str, ...], type[TieredStorageError], str], ...] = (
     (
         ("BlocksNotFound", "DataTransferError", "All DataNodes failed"),
         RemoteStorageError,
-        "no DataNode serves its blocks: are they all running, and their replicas sound (hdfs fsck)?",
+        "no DataNode serves its blocks: are they all running, and their replicas intact (hdfs fsck)?",
     ),
     (
         ("PathComponentTooLongException",),

@@ -61,7 +61,7 @@ class ObjectClient(Protocol):
 
     @property
     def has_own_clock(self) -> bool:
-        """Whether the times in a listing are surely not by this machine's clock; False if nobody knows."""
+        """Whether the times in a listing are surely not by this machine's clock; False if that is unknown."""
         ...
 
     def put(

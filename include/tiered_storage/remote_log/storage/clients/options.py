@@ -55,7 +55,7 @@ class ObjectStoreOptions:
     key_ring: KeyRing = field(default_factory=KeyRing, repr=False)
 
     def without_secrets(self) -> Self:
-        """Return what anybody may read."""
+        """Return these options without those that may be secret."""
         return self.with_secrets_of(ObjectStoreOptions())
 
     def with_secrets_of(self, other: ObjectStoreOptions) -> Self:

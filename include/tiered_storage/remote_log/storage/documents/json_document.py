@@ -33,7 +33,7 @@ def _parsed_checksum(value: object) -> int:
 
 
 def in_a_list(kind: type[Any]) -> GetPydanticSchema:
-    """Return the schema of a dataclass of integers, none negative, that a document has as the list of its values."""
+    """Return the schema of a dataclass of non-negative integers, which a document holds as the list of its values."""
     values = core_schema.tuple_schema([core_schema.int_schema(strict=True, ge=0, lt=2**63)] * len(fields(kind)))
     as_list = core_schema.plain_serializer_function_ser_schema(astuple)
     return GetPydanticSchema(

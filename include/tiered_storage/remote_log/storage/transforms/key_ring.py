@@ -204,7 +204,7 @@ def _read_keys(path: Path) -> dict[str, Key]:
             names: set[str] = set()
             for key, _ in node.value:
                 if str(key.value) in names:
-                    raise _UnusableError(f"line {key.start_mark.line + 1} has a name again: choose another for it")
+                    raise _UnusableError(f"line {key.start_mark.line + 1} repeats a name: choose another for it")
                 names.add(str(key.value))
             return super().construct_mapping(node, deep)
 

@@ -71,7 +71,7 @@ class Database(ABC):
     def writing(self) -> Iterator[Connection]:
         """Open a transaction that is committed at the end, or rolled back on an error; others wait until it ends.
 
-        If the connection is lost in the commit, nobody knows whether it was made: every change may be repeated.
+        If the connection is lost in the commit, it is unknown whether it was made: every change may be repeated.
         """
         self.check_place()
         with self._explained(), self._begun(self._writer) as connection:

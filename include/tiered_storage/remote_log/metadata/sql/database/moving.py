@@ -112,7 +112,7 @@ def _fill_and_mark(source: Database, target: Database, clock: Clock) -> None:
 
 
 def _settle(source: Database, target: Database) -> None:
-    """Let the target be used. If the source was the place of these metadata, and no copy of them, it is that now."""
+    """Let the target be used. If the source was the metadata's own place, not a copy, the target is that place now."""
     with source.reading() as connection:
         is_own_place = source.is_at(connection.scalar(select(generation.c.place)))
     place = target.place()

@@ -1,7 +1,7 @@
 """Connections to a PostgreSQL server, each call with a time limit.
 
-The server itself cancels a statement after statement_timeout. If it hangs, it does not: its host answers TCP for it, so
-that the client would wait for ever. A little later the client therefore gives up the connection.
+The server cancels a statement after statement_timeout. A server that hangs does not, and its host still answers TCP, so
+the client would wait for ever. So the client gives up the connection a little after that time.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ _WORTH_WAITING = ("08", "57P01", "57P02", "57P03", "53300")
 
 
 def explained(error: exc.DBAPIError, where: str, waited_ms: int) -> RemoteMetadataError:
-    """Return our error for `error` of the server at `where`; a lock was waited for so long."""
+    """Return our error for `error` of the server at `where`; `waited_ms` is how long a lock was waited for."""
     state = state_of(error)
     kind, advice = _ADVICE.get(state) or _ADVICE.get(state[:2]) or (RemoteMetadataError, _RESTORE)
     return kind(f"{where}: {_first_line(error)}: {advice.format(waited=waited_ms)}")

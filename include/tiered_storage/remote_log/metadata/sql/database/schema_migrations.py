@@ -51,8 +51,8 @@ def later_version(where: str, found: str, newest: str) -> MetadataCorruptError:
     """Return the error for a store of schema version `found`, where this code knows them up to `newest`."""
     return MetadataCorruptError(
         f"{where}: has schema version {found}, but this process supports only up to {newest}: a later version of "
-        "Remote Log wrote it: end this process and upgrade its installation; the metadata are sound, so do not restore "
-        "a backup"
+        "Remote Log wrote it: end this process and upgrade its installation; the metadata are intact, so do not "
+        "restore a backup"
     )
 
 

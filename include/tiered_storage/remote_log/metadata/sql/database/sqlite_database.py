@@ -185,7 +185,7 @@ class SqliteDatabase(Database):
         """Translate SQLite's result codes (sqlite.org/rescode.html)."""
         code = getattr(error.orig, "sqlite_errorcode", None)
         if code is None and isinstance(error.orig, sqlite3.OperationalError):
-            # The driver itself could not read a value: text that is no UTF-8.
+            # The driver itself could not read a value: text that is not UTF-8.
             code = sqlite3.SQLITE_CORRUPT
         code = (code or sqlite3.SQLITE_ERROR) & 0xFF
         if code == sqlite3.SQLITE_ERROR and (migrated := migrated_since(self._engine, self.where)):

@@ -91,8 +91,8 @@ def test_any_bytes_are_no_wrapped_key(tmp_path: Path, wrapped: bytes, algorithm:
         ("a: b: c", "YAML"),
         ("keys: {? [a, b] : {key.file: x}}", "YAML"),
         ("-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n", "keys:|YAML"),
-        ("keys:\n  first: {key.file: a}\n  first: {key.file: b}\n", "line 3 has a name again"),
-        ("keys:\n  first: {key.file: a, key.file: b}\n", "line 2 has a name again"),
+        ("keys:\n  first: {key.file: a}\n  first: {key.file: b}\n", "line 3 repeats a name"),
+        ("keys:\n  first: {key.file: a, key.file: b}\n", "line 2 repeats a name"),
     ],
 )
 def test_a_ring_that_cannot_be_used_is_a_problem_only_of_who_needs_it(tmp_path: Path, content: str, why: str) -> None:

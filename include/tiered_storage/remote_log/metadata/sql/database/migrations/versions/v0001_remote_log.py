@@ -1,4 +1,4 @@
-"""The first tables; what they are for stands in database/schema.py."""
+"""The first tables; database/schema.py documents them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the global log start of a partition was before deletions moved it: an undelete returns to it.
 
-Of moves that were made before this revision nothing is known.
+Moves that were made before this revision are unknown.
 """
 
 from __future__ import annotations
