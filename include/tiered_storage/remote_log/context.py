@@ -53,7 +53,7 @@ def store_options(settings: Settings, environ: Mapping[str, str] = os.environ) -
 
 
 def configured_options(settings: Settings, given: ObjectStoreOptions) -> ObjectStoreOptions:
-    """Return how to reach the object store: the settings, and for secrets and what they leave out `given`.
+    """Return how to reach the object store: from the settings, and from `given` for secrets and what they leave out.
 
     Raises ConfigurationError for an endpoint with credentials: endpoints travel in programs' arguments and in logs.
     """

@@ -96,7 +96,7 @@ def trusted_lineage(known: Sequence[EpochEntry], log: PartitionLog | None) -> tu
 
 
 def _where_the_leader_is(log: PartitionLog) -> str:
-    """Return how the source comes to show the log of the partition's present leader, for a person."""
+    """Return what to do so that the source shows the log of the partition's present leader, for messages."""
     if log.unsegmented is None:
         return "name the log directory of its present leader in log.dirs"
     return (

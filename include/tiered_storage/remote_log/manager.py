@@ -1,6 +1,6 @@
 """RemoteLogManager: every operation on a remote log, over its open parts.
 
-Copies are here; `deletions` deletes, `checks` audits, `repairs` and `restores` do what they say. Operators, the command
+Copies are here; `deletions` deletes, `checks` audits, `repairs` repairs, `restores` restores. Operators, the command
 line and tests call the same methods; each is documented where it is implemented. Modules are imported on the first
 call, since a command needs few of them and its start takes as long as its imports.
 """

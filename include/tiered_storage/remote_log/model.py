@@ -313,7 +313,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about a partition that a person should know."""
+    """Something about a partition that the user should know."""
 
     partition: str
     message: str

@@ -13,7 +13,7 @@ import re2
 from tiered_storage.errors import ConfigurationError
 
 MOST_PARTITIONS = 100_000
-"""More numbers than this are refused as a slip of the pen."""
+"""More numbers than this are refused: they are most likely a mistake."""
 MOST_MEMORY = 1 << 20
 """The limit on a compiled regular expression, in bytes; it also bounds the time of a match."""
 MOST_SHOWN = 100
@@ -119,7 +119,7 @@ def plan_in_turns(
 
     `plan_of` plans a partition for so many segments at most, None: for all; it returns None for one that must be left
     alone. `count` returns how many a plan has. What a partition cannot use of its share is for the next that was cut.
-    As due counts one more than the room at most.
+    The number due is exact up to `room`; more than that counts as one more than `room`.
     """
     planned, held = list[tuple[Partition, int, Plan | None]](), 0
     for each in partitions:
@@ -127,7 +127,7 @@ def plan_in_turns(
         if plan is None:
             continue
         due = count(plan)
-        # All plans of a backlog together would take memory without a bound: those beyond are made again.
+        # All plans of a backlog together would need unbounded memory: those beyond the room are made again.
         is_kept = room is None or held + due <= room
         held += due if is_kept else 0
         planned.append((each, due, plan if is_kept else None))
@@ -158,7 +158,8 @@ def parse_partitions(text: str | None) -> frozenset[int] | None:
 
 
 def parse_number(name: str, text: str, least: int = 0) -> int:
-    """Return the whole number in `text`. Raises ConfigurationError, naming `name`, unless it is one from `least` on."""
+    """Return the whole number in `text`. Raises ConfigurationError, naming `name`, if it is not one, or is below
+    `least`."""
     number = int(text) if _DIGITS.fullmatch(text) else None
     if number is None or not least <= number <= LARGEST_NUMBER:
         raise ConfigurationError(

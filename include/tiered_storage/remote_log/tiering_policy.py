@@ -55,11 +55,10 @@ def effective(
 ) -> TopicSettings:
     """Return the effective settings of `topic`: its properties, then the defaults; -2 is resolved. None: the defaults.
 
-    `configs` are those of its brokers, where they are known, and `held` which of their earlier limits still count. Of a
-    cluster's topic that its brokers do not show, what is not set here has no limit: nothing of it may be deleted for a
-    limit that nobody set. Whether it is tiered and what may be deleted comes only from decisions, never from a
-    property.
-    Raises ConfigurationError if its properties are invalid, alone or with the defaults.
+    `configs` are those of its brokers, where they are known, and `held` which of their earlier limits still count. If
+    the brokers of a cluster do not show the topic, a limit that is not set here is no limit: nothing may be deleted for
+    a limit that nobody set. Whether it is tiered and what may be deleted comes only from decisions, never from a
+    property. Raises ConfigurationError if its properties are invalid, alone or with the defaults.
     """
     if topic is None:
         return settings.topic_defaults().over(settings.topic_defaults(), "without settings of its own")

@@ -35,7 +35,7 @@ class AbsentTopic:
         return self.partitions[0]
 
     def finding(self, topic: Topic, grace_ms: int) -> Finding:
-        """Return what a person should know of it; `topic` is the decision on the old incarnation."""
+        """Return a notice about it for the user; `topic` is the decision on the old incarnation."""
         name, old = self.first.topic, self.first.topic_id
         by_hand = f"'tiered-storage delete-topic {name} --topic-id {old}' deletes them"
         if self.new_id is None:

@@ -30,7 +30,8 @@ TRANSFERS: Final = 2
 """How often what is written crosses the network: copied, and read back before it is deleted at the brokers."""
 _THOUSAND: Final = 1000
 _ESTIMATED: Final = (
-    "brokers report the sizes of logs with the right Describe on the cluster, and are not asked beside their disks"
+    "brokers report the sizes of logs only to a login with Describe on the cluster, and are not asked if broker.log.dirs "
+    "is set"
 )
 
 ASSUMPTIONS: Final = (
@@ -38,7 +39,7 @@ ASSUMPTIONS: Final = (
     "topics will be written as in the last day (a running cluster), or as over their whole log (log directories)",
     "stored is what total retention keeps; without a limit, what is there now and a month more",
     "kept locally is what local retention keeps, and a segment that is not finished, on every replica",
-    "saved is what the brokers keep less than if they kept all that is stored; it is saved once local logs are trimmed",
+    "saved is all that is stored, less what is kept locally, on every replica; it is saved once local logs are trimmed",
     "each segment takes three requests that write, and is not compressed in the store",
     "each segment is read back once, by one request, before its records are deleted at the brokers",
     "what a month writes is transferred twice: copied, and read back; other reads, lists and deletions are not counted",
@@ -218,7 +219,7 @@ def _in_a_month(name: str, shown: _Shown, topic: TopicSettings, replicas: int) -
 
 
 def _limits(rate: float, ms: int, size: int, present: int) -> Iterator[float]:
-    """Yield how many bytes each limit keeps; of a topic that nobody writes, its age keeps what is there."""
+    """Yield how many bytes each limit keeps; without writers, the limit by age keeps what is there now."""
     if ms >= 0:
         yield rate * ms if rate > 0 else present
     if size >= 0:

@@ -1,4 +1,5 @@
-"""The limits of topics that their brokers set: which hold, who set them, and what a run notes and says of lowered ones.
+"""The limits of topics that their brokers set: which hold, who set them, and what a run records and reports of lowered
+ones.
 
 Runs that delete note what they see, so that a lower limit counts after remote.log.lowered.limit.grace.ms; copies note
 only what a topic begins with (metadata/held_limits.py).
@@ -71,7 +72,7 @@ def _of_brokers(name: str, configs: TopicConfigs) -> Origin:
 
 
 def lowered_limits(policy: TieringPolicy, settings: Settings, configs: TopicConfigs | None) -> list[str]:
-    """Return the limits, by Kafka's names, that the brokers lowered and by whose earlier values deletions still go.
+    """Return the limits that the brokers lowered and whose earlier values still decide deletions, by Kafka's names.
 
     Those of a tier in which nothing of the topic may be deleted are left out.
     """
@@ -87,7 +88,7 @@ def lowered_limits(policy: TieringPolicy, settings: Settings, configs: TopicConf
 
 
 def lowered_findings(policy: TieringPolicy, settings: Settings, configs: TopicConfigs | None) -> Iterator[Finding]:
-    """Yield what a person should know of each of the topic's `lowered_limits`."""
+    """Yield a notice for the user about each of the topic's `lowered_limits`."""
     topic, grace_ms = policy.topic, settings.remote_log_lowered_limit_grace_ms
     for name in lowered_limits(policy, settings, configs):
         value = 0 if configs is None else configs.limits[name]
@@ -97,7 +98,7 @@ def lowered_findings(policy: TieringPolicy, settings: Settings, configs: TopicCo
             begins = f"after {as_date(known.since + grace_ms)}"
         yield Finding(
             topic.name,
-            f"its brokers lowered {name} from {policy.held.counted[name]} to {value}: deletions go by the lower one "
+            f"its brokers lowered {name} from {policy.held.counted[name]} to {value}: deletions follow the lower one "
             f"{begins} (remote.log.lowered.limit.grace.ms). If it is a mistake, restore it at the brokers; if it is "
             f"meant, 'tiered-storage topics set {topic.name} {name}={value}' lets it count now",
         )
@@ -106,7 +107,7 @@ def lowered_findings(policy: TieringPolicy, settings: Settings, configs: TopicCo
 def note_limits(context: RemoteLogContext, ensure_clock_agrees: Callable[[], None]) -> None:
     """Note the limits that brokers show of the topics of which something may be deleted.
 
-    `ensure_clock_agrees` raises for a wrong clock, and is called before a grace time begins or ends. Does nothing of
+    `ensure_clock_agrees` raises for a wrong clock, and is called before a grace time begins or ends. Does nothing for
     log directories, and leaves a cluster that does not answer to the next run. Raises OutdatedMetadataError.
     """
     if CLUSTER.is_named(context.settings):

@@ -71,7 +71,7 @@ class TopicWatch:
             self._alarms[name] = Finding(name, why)
 
     def notices(self, scope: Selection, states: Mapping[TopicIdPartition, PartitionState]) -> Iterator[Finding]:
-        """Yield what a person should know; of topics that were deleted only those in `scope`."""
+        """Yield the findings for the user; of topics that were deleted only those in `scope`."""
         yield from self._left_alone.values()
         yield from self._absent(scope, states)
         expected = self._expected(scope)

@@ -27,7 +27,7 @@ class WrongEpoch:
         what = f"the batch at offset {self.base_offset} is of leader epoch {self.found}"
         if self.expected == NO_LEADER_EPOCH:
             return f"{what}, which no broker writes"
-        return f"{what}, the segment's there is {self.expected}"
+        return f"{what}, but the segment has epoch {self.expected} there"
 
 
 def wrong_epoch(table: BatchTable, lineage: Sequence[EpochEntry]) -> WrongEpoch | None:

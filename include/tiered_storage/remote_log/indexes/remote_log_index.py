@@ -89,7 +89,7 @@ def read_entry(raw: bytes, position: int, source: str) -> tuple[RemoteLogIndexEn
     try:
         object_name = raw[rdi_position + _POSITION.size : end].decode()
     except UnicodeDecodeError as error:
-        raise CorruptIndexError(source, position, f"the name of its object is no UTF-8 ({error.reason})") from error
+        raise CorruptIndexError(source, position, f"the name of its object is not UTF-8 ({error.reason})") from error
     return (
         RemoteLogIndexEntry(
             first_offset, last_offset, first_timestamp, last_timestamp, object_name, object_position, length

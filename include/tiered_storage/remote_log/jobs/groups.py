@@ -39,11 +39,11 @@ RESULT_SECONDS = 5.0
 class JobDescription:
     """What a worker needs besides its tasks: the number of groups. A kind of job adds its own fields.
 
-    All workers together keep within `quota`. They share it by the bytes of their groups, `group_bytes`, without a word
-    between them: a server that hands out what each may use would be one more port that every worker has to reach.
-    So the number of workers must be fixed before the first begins, whatever Spark adds later (see `workers`), and all
-    of the quota is used until the end, since all shares then take equally long. A worker that is slower than its share
-    for other reasons leaves the rest unused.
+    All workers together keep within `quota`. They share it by the bytes of their groups, `group_bytes`, without
+    communicating: a server that hands out what each may use would be one more port that every worker must reach. So the
+    number of workers must be fixed before the first begins, whatever Spark adds later (see `workers`), and all of the
+    quota is used until the end, since all shares then take equally long. A worker that is slower than its share for
+    other reasons leaves the rest unused.
     """
 
     groups: int

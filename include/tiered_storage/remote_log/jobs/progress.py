@@ -25,7 +25,7 @@ from tiered_storage.remote_log.progress import REPORT_SECONDS, Progress
 PROGRESS_SECONDS = 5.0
 _RATE_SECONDS = 120.0
 _NOT_BEGUN = 64
-"""Groups begin about in order: after this many that have not begun, none is looked for."""
+"""Groups begin roughly in order: after this many that have not begun, no later one is looked for."""
 
 
 @dataclass(frozen=True, slots=True)

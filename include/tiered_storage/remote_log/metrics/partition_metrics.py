@@ -139,7 +139,8 @@ class BrokerRetention:
     """What the brokers of a running cluster may delete of a partition.
 
     `margin_ms` is how long an outage of copies may last until they delete what was not copied; None: they have no
-    limit, or it is not known. `lowered` are the limits that they lowered, by whose earlier values deletions still go.
+    limit, or it is not known. `lowered` are the limits that they lowered, and whose earlier values still decide
+    deletions.
     """
 
     margin_ms: int | None = None
@@ -148,7 +149,7 @@ class BrokerRetention:
 
     @property
     def troubles(self) -> Iterator[str]:
-        """What a person should look at, in words."""
+        """What needs attention, in words."""
         if self.is_short and self.margin_ms is not None:
             margin = f"if copies stop for longer than {self.margin_ms / 3_600_000:.1f} h"
             yield f"its brokers delete records that are not copied yet, {margin} (enable.min.retention.margin.ms)"
@@ -179,7 +180,7 @@ class PartitionMetrics:
 
     @property
     def troubles(self) -> Iterator[str]:
-        """What a person should look at, in words."""
+        """What needs attention, in words."""
         for rule in self.violated:
             yield f"offsets violate {rule}"
         if self.lag is not None and self.offsets.missing:

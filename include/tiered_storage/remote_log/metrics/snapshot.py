@@ -182,7 +182,7 @@ class _Snapshot:
         )
 
     def _retention(self, log: PartitionLog, policy: TieringPolicy) -> BrokerRetention | None:
-        """Return what the brokers may delete of a log; a margin that takes their answers, of so many a snapshot."""
+        """Return what the brokers may delete of a log; the margin by size takes requests, so only some logs get it."""
         configs, settings = log.configs, self._context.settings
         if configs is None:
             return None
@@ -197,7 +197,7 @@ class _Snapshot:
         return BrokerRetention(margin, is_short, lowered)
 
     def _again(self, log: PartitionLog) -> PartitionLog:
-        """Return the log as it is now: what was asked for one after the other may not have fitted together."""
+        """Return the log as it is now: answers that came one after the other may have contradicted each other."""
         with suppress(TieredStorageError, OSError):
             return self._context.source.partition(log.topic_id_partition) or log
         return log

@@ -262,7 +262,7 @@ class RemoteLogRestores:
         try:
             logs = list(self._local_logs(partitions))
         except (SourceClusterError, ConfigurationError) as error:
-            unknown = f"nobody knows whether Kafka itself tiers it, as its brokers cannot be asked: {error}"
+            unknown = f"it is unknown whether Kafka itself tiers it, as its brokers cannot be asked: {error}"
             return [], [Finding(str(partitions[0]), message.format(unknown))]
         tiered = ((log.topic_id_partition, log.tiered_by_kafka) for log in logs if log.tiered_by_kafka is not None)
         return [Finding(str(partition), message.format(why)) for partition, why in tiered], []

@@ -57,7 +57,7 @@ class ExpiryMarking:
     clocks: ClockAgreement
     owner: str
     limit: RateLimit
-    """What is read back whole waits for it."""
+    """The limit on the rate at which segments are read back whole."""
     gives_up: bool = False
     """Whether a person deletes records even though the store has lost objects of the partition."""
 

@@ -209,7 +209,7 @@ class _Whole:
 
     @property
     def how_to_finish(self) -> str:
-        """How a person makes it visible."""
+        """How to make it visible."""
         repair = "'tiered-storage repair' commits it"
         if self.is_whole:
             return repair

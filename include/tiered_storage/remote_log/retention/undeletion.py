@@ -55,7 +55,7 @@ class Undeletion:
 
     @property
     def kept(self) -> str:
-        """What a person should know of a replaced topic."""
+        """A notice for the user about a replaced topic."""
         partition = self.topic_id_partition
         return (
             f"{partition.topic} ({partition.topic_id}) was created again at its brokers: remote deletion of the old "

@@ -84,7 +84,7 @@ class IntervalCommit:
             self._delete(DEAD_LETTERS)
         self._put(MANIFEST, encoded(manifest, ExportManifest))
         if not self._has_files(manifest):
-            # A check and the change after it are two steps: an attempt that was taken over may stand between them.
+            # A check and the change after it are two steps: an attempt that was taken over may pause between them.
             raise RemoteStorageError(f"{self.place} has other files than those this export wrote: try again")
         self._put(SUCCESS, b"")
         self._remove_left()

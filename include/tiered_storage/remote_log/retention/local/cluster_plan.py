@@ -125,7 +125,7 @@ def _due(
 ) -> tuple[list[_Held], str | None]:
     """Return what is past local retention, oldest first, up to a gap; and the gap, if more is due after it.
 
-    What is not remote yet does not count towards local.retention.bytes: nobody knows its size.
+    What is not remote yet does not count towards local.retention.bytes: its size is unknown.
     """
     parts = list(_parts(log, Coverage.of(remote.segments, lineage)))
     limit = settings.local_retention_bytes
@@ -158,7 +158,8 @@ def _parts(log: PartitionLog, coverage: Coverage) -> Iterator[_Held]:
 
 @dataclass(frozen=True, slots=True)
 class _Readers:
-    """Where the consumer groups of a partition read on; `ignored` of them hold nothing back, `all_ignored` no group."""
+    """Where consumer groups continue to read; those in `ignored` hold nothing back, with `all_ignored` no group
+    does."""
 
     topic: str
     log_start: int
@@ -185,7 +186,7 @@ class _Readers:
         return min(counted, default=float("inf"))
 
     def why_held_back(self, first: _Held) -> str:
-        """Return why `first`, the oldest that stays, does."""
+        """Return why `first`, the oldest part that stays, is not deleted."""
         late = [
             f"{group} at offset {offset}" if offset != UNREAD else f"{group} that has committed other partitions only"
             for group, offset in sorted(self.committed.items(), key=lambda known: (known[1], known[0]))
@@ -201,7 +202,7 @@ class _Readers:
         )
 
     def notes(self, start: int) -> Iterator[str]:
-        """Yield what a person should know before records below `start` are deleted."""
+        """Yield notices for the user about a deletion of the records below `start`."""
         if self.all_ignored:
             yield f"no consumer group holds it back: local.retention.topics.ignoring.groups names {self.topic}"
             return

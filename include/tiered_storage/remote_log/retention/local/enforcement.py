@@ -65,7 +65,7 @@ class LocalRetentionEnforcement:
     permissions: DeletionPermissions
     clocks: ClockAgreement
     limit: RateLimit
-    """What is read back whole waits for it."""
+    """The limit on the rate at which segments are read back whole."""
     on_moved: OnMoved = unreported
     """Is called for each checked segment: a remote one that holds what is deleted, and a deleted local one."""
 

@@ -43,7 +43,7 @@ class LocalRetentionPlan:
 
     `held_back` is why a segment past its limit stays; if it `waits`, a later run deletes it without any action.
     `lineage` is the full lineage: it must be recorded before the local log forgets it. `now` (ms) is the time of the
-    plan, `total` what total retention had expired by then. `notes` prevent nothing, but a person should know them.
+    plan, `total` what total retention had expired by then. `notes` prevent nothing; they inform the user.
     """
 
     topic_id_partition: TopicIdPartition

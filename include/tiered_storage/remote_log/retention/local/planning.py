@@ -82,7 +82,7 @@ class LocalRetentionPlanner:
         return plan
 
     def _allowed(self, selection: Selection, moments: _Moments, left: list[Finding]) -> Iterator[_Allowed]:
-        """Yield the partitions that may be trimmed; add to `left` those that somebody requested and that may not."""
+        """Yield the partitions that may be trimmed; add to `left` those that were requested and may not be."""
         context = self.context
         is_named = context.settings.cluster_id is not None
         identities = LostIdentities(context.segments.list_partitions(), context.segments, is_cluster_named=is_named)

@@ -130,7 +130,7 @@ def sealed(fixed: tuple[int, ...], rdi: bytes, rdi_length: int | None = None) ->
         (sealed((0, 4, 0, 0, 1), bytes(8) + b"x", 8), "rdi of 8 bytes"),
         (sealed((0, 4, 0, 0, 1), bytes(8) + b"x", -1), "rdi of -1 bytes"),
         (sealed((0, 4, 0, 0, 1), b"\xff" * 8 + b"x"), "begin at byte -1"),
-        (sealed((0, 4, 0, 0, 1), bytes(8) + b"\xff"), "no UTF-8"),
+        (sealed((0, 4, 0, 0, 1), bytes(8) + b"\xff"), "not UTF-8"),
         (sealed((0, 4, 0, 0, 1), bytes(8)), "less than an entry"),
         (b"\0\1" + ENTRY.to_bytes()[2:], "magic 1"),
         (b"\0\0\x7f\xff" + ENTRY.to_bytes()[4:], "an entry of 32767 bytes"),
