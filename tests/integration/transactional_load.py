@@ -38,7 +38,7 @@ class TransactionalProducer(Background):
         self.aborted: dict[bytes, Place] = {}
         """Where the records of transactions are that were aborted on purpose, by key."""
         self.failures: list[str] = []
-        """Why transactions failed: nobody knows whether these were committed."""
+        """Why transactions failed; it is unknown whether these were committed."""
 
     def _run(self) -> None:
         sender: Producer | None = None

@@ -83,7 +83,7 @@ def in_turns(wanted: Sequence[int], room: int | None, seed: int | None = None) -
     """Return how many of what is `wanted` each partition gets if all take one in turn until `room` is used up.
 
     So no partition waits for another, which may fail in every run. If there are more partitions than room, the first
-    ones get one each; with a `seed`, chance decides which, since nobody remembers the failed ones. A `room` of None is
+    ones get one each; with a `seed`, chance decides which, since failures are not remembered. A `room` of None is
     enough for all.
     """
     if room is None or sum(wanted) <= room:

@@ -15,7 +15,7 @@ far after itself (uint32) that begins; a vector begins with its number of elemen
 
     Message        ... 2 header: RecordBatch, 3 body length int64
     RecordBatch    0 length int64, 1 nodes, 2 buffers
-    a node         int64 length, int64 number of nulls (-1: nobody has counted)
+    a node         int64 length, int64 number of nulls (-1: not counted)
     a buffer       int64 offset in the body, int64 length
 
 Nodes stand in the order of fields, each before its children; so do buffers, validity first.

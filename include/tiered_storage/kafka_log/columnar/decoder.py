@@ -164,7 +164,7 @@ class ColumnDecoder:
         SegmentScanner and iterate_segment produce both; leave checksums to this decoder. `window` must not change until
         the last record batch is taken; only value views refer to it. A record batch is one piece of memory: keeping one
         column keeps all, so request only the columns to keep. It may be up to twice as large as its columns; the
-        decoder reuses the memory once nobody keeps any of it.
+        decoder reuses the memory once nothing refers to it.
 
         Raises CorruptRecordError at the first broken chunk; `position` is that of the batch in the segment.
         """

@@ -281,7 +281,7 @@ def _xerial_header_bytes(rest: memoryview) -> int:
     """Return the size of a further stream's header: its magic number cannot be a block's size."""
     version = rest[len(_XERIAL_MAGIC) : len(_XERIAL_MAGIC) + 4]
     if len(rest) < len(_XERIAL_HEADER) or int.from_bytes(version, "big", signed=True) < _XERIAL_LEAST_VERSION:
-        raise ValueError("a header among the blocks is cut, or of a version that nobody writes")
+        raise ValueError("a header among the blocks is cut, or of an unknown version")
     return len(_XERIAL_HEADER)
 
 

@@ -39,7 +39,7 @@ class Anomaly:
     """One anomaly, with the object, segment or partition that it concerns.
 
     `what` names it for people. `partition` is None if it belongs to none, `segment_id` if it concerns no segment.
-    `is_leftover`: an unreferenced object that our copy or deletion left, so that nobody can miss it.
+    `is_leftover`: an unreferenced object that our copy or deletion left, so no record depends on it.
     `offsets` are the first and the last (inclusive) of a gap or an overlap.
     """
 

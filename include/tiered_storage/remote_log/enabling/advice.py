@@ -30,8 +30,8 @@ TRANSFERS: Final = 2
 """How often what is written crosses the network: copied, and read back before it is deleted at the brokers."""
 _THOUSAND: Final = 1000
 _ESTIMATED: Final = (
-    "brokers report the sizes of logs only to a login with Describe on the cluster, and are not asked if broker.log.dirs "
-    "is set"
+    "brokers report the sizes of logs only to a login with Describe on the cluster, and are not asked if "
+    "broker.log.dirs is set"
 )
 
 ASSUMPTIONS: Final = (

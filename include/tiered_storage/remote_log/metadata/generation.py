@@ -75,8 +75,8 @@ class GenerationGuard:
     def ensure_current(self) -> None:
         """Raise OutdatedMetadataError unless the metadata carry the generation of the store.
 
-        Binds a store that belongs to nobody, and publishes a pending generation that an earlier process left. Raises
-        StoreMismatchError for a foreign store, and what store and metadata raise.
+        Binds a store that belongs to no metadata yet, and publishes a pending generation that an earlier process left.
+        Raises StoreMismatchError for a foreign store, and what store and metadata raise.
         """
         self._publish(_UNPUBLISHED)
 

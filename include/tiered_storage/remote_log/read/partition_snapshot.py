@@ -43,7 +43,7 @@ class PartitionSnapshot:
     global_log_start: int
     lineage: tuple[EpochEntry, ...]
     undecided_from: int | None = None
-    """The start of the first transaction without a visible end; None: there is none, or nobody searched for it."""
+    """The start of the first transaction without a visible end; None: there is none, or it was not searched for."""
     is_log_start_known: bool = False
     """Whether the global log start was ever set: then offsets missing after it were lost, and are never skipped."""
     hidden: InvalidLogDirectoryError | None = None

@@ -6,7 +6,7 @@ segments.
 
 Offsets that were never copied, because the store was away for longer than total retention, expire too: the global log
 start moves past them, they are no longer copied, and local retention deletes them. If the remote tier holds offsets
-twice, the copy that nobody reads is deleted.
+twice, the copy that readers do not get is deleted.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _superseded(
     log_start: int,
     finished_before: int,
 ) -> tuple[tuple[RemoteLogSegmentMetadata, ...], tuple[RemoteLogSegmentMetadata, ...]]:
-    """Return segments on the lineage that nobody reads, and those that hold all their offsets instead.
+    """Return segments on the lineage that readers do not get, and those that hold all their offsets instead.
 
     Segments of deposed leaders wait until their offsets expire.
     """

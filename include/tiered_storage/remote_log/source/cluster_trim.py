@@ -69,7 +69,7 @@ class ClusterTrim:
         new_local_start: int,
         still_due: Callable[[], int] | None = None,
     ) -> int:
-        """As LocalTrim; nobody is kept from writing meanwhile, since a broker serves the partition.
+        """As LocalTrim, but producers can write meanwhile, since a broker serves the partition.
 
         The leader answers once all replicas that run have deleted the records. Raises SourceClusterError if it refuses,
         answers with an earlier log start, or no longer leads in the epoch that it led in before `still_due` was asked.

@@ -105,7 +105,7 @@ def ensure_store_identity(
     known_store_uuid: str | None = None,
     new_uuid: Callable[[], str] = random_uuid,
 ) -> str:
-    """Return the UUID of a store that belongs to `metadata_uuid`; mark a store that belongs to nobody yet.
+    """Return the UUID of a store that belongs to `metadata_uuid`; mark a store that belongs to no metadata yet.
 
     If the metadata know `known_store_uuid` already, the store must be that one, and is never marked again.
     Of two processes that mark it at once, one wins. Raises StoreMismatchError, and what the store raises.
