@@ -111,7 +111,7 @@ class BrokerQuestions:
     ) -> dict[NamedPartition, PartitionOffsets | int]:
         """Return the broker's offsets of each partition that it leads, or its error code.
 
-        They are a second old at most, or with `now` asked for after this call.
+        They are a second old at most; with `now`, they are read after this call.
         """
         at = self._now()
         found: dict[NamedPartition, PartitionOffsets | int] = {}
@@ -142,7 +142,7 @@ class BrokerQuestions:
         return found | await self.offsets(each for each in positions if each not in found)
 
     async def high_watermarks(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """Return the high watermark, asked for now, of each partition (topic, number) that the broker leads."""
+        """Return the present high watermark of each partition (topic, number) that the broker leads."""
         asked = {each: TopicPartition(*each) for each in partitions}
         listed = await self._list(list(asked.values()), OffsetSpec.LATEST)
         return {key: found.offset for key, each in asked.items() if isinstance(found := listed.get(each), ListedOffset)}

@@ -417,7 +417,7 @@ class RemoteFetch:
 
 
 def _is_below(asked: AskedPartition, known: PartitionOffsets | int) -> bool:
-    """Return whether the broker's log begins after the offset that is asked for; it never moves back."""
+    """Return whether the broker's log begins after the requested offset; its start never moves back."""
     return isinstance(known, PartitionOffsets) and asked.offset < known.start
 
 

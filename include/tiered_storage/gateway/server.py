@@ -57,7 +57,7 @@ class GatewayServer:
     async def start(self, nodes: Sequence[int]) -> None:
         """Listen on the first port and on those of `nodes`, and on that of every other broker once it is seen.
 
-        Raises ConfigurationError if a port cannot be had.
+        Raises ConfigurationError if a port cannot be opened.
         """
         await self._listen(None)
         for node_id in nodes:

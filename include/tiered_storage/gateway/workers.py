@@ -70,7 +70,7 @@ It is a function at the top of a module: other processes get its name."""
 def run_gateway(settings: Settings, serve: Serve, say: Callable[[str], None]) -> None:
     """Let `serve` serve clients until SIGTERM or SIGINT; `say` announces that all ports are open.
 
-    Raises ConfigurationError for invalid settings and for ports that cannot be had, ClusterUnreachableError or
+    Raises ConfigurationError for invalid settings and for ports that cannot be opened, ClusterUnreachableError or
     ClusterRefusedError if the brokers cannot be asked for their addresses, and what opening the remote log raises.
     """
     _set_up_logs(settings, 0)

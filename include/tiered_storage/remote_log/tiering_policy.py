@@ -184,7 +184,7 @@ class TieringPolicy:
 def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TieringPolicy:
     """Return the decision on the topic of `log`.
 
-    Raises UnsupportedTopicError if tiering was asked for and the topic is compacted, and ConfigurationError if
+    Raises UnsupportedTopicError if tiering was requested and the topic is compacted, and ConfigurationError if
     its settings contradict each other.
     """
     return decide_partition(log.topic_id_partition, log, topics, settings)

@@ -131,7 +131,7 @@ def _run_ivy(wanted: MavenJars, state: Path, work: Path) -> None:
         ) from error
     if run.returncode:
         raise MavenJarsError(
-            f"the jars of {wanted.name} could not be had from {asked}: it is needed once, or another Maven "
+            f"the jars of {wanted.name} could not be downloaded from {asked}: it is needed once, or another Maven "
             f"repository named by DEFAULT_ARTIFACT_REPOSITORY. Ivy said:\n{_reasons(run.stdout + run.stderr)}"
         )
 

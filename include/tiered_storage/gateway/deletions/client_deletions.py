@@ -85,7 +85,7 @@ class Questions(Protocol):
         """Return each topic by its name, or the broker's error for it."""
 
     async def high_watermarks(self, partitions: Collection[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
-        """Return the high watermark, asked for now, of each partition (topic, number) that the broker shows."""
+        """Return the present high watermark of each partition (topic, number) that the broker shows."""
 
 
 class Brokers(Protocol):

@@ -137,7 +137,7 @@ class LogDirectoryWriter:
 
     @property
     def mended(self) -> tuple[RecoveryEvent, ...]:
-        """What was found missing, broken or half done in all logs, and what became of it: see LocalLog.repaired."""
+        """What was found missing, broken or half done in all logs, and what became of it: see LocalLog.mended."""
         return tuple(event for log in self._logs.values() for event in log.mended)
 
     def write_checkpoints(self) -> None:

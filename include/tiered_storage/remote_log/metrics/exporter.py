@@ -100,8 +100,8 @@ def serve(
 ) -> Callable[[], None]:
     """Serve the metrics of `collectors` at http://127.0.0.1:`port`/metrics; return what ends that.
 
-    `pages` are served beside them, by their paths. Raises ConfigurationError if the port cannot be had; `setting` names
-    where it comes from.
+    `pages` are served beside them, by their paths. Raises ConfigurationError if the port cannot be opened; `setting`
+    names where it comes from.
     """
     registry = CollectorRegistry()
     for each in collectors:

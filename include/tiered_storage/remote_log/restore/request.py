@@ -20,7 +20,7 @@ class RestoreRequest:
     """One topic, or part of it: of one incarnation where it had several, of some partitions, of a range.
 
     A range begins with `from_offset` or `from_timestamp` (ms), both inclusive, and ends before `to_offset` or
-    `to_timestamp`. Raises ConfigurationError for one that holds nothing.
+    `to_timestamp`. Raises ConfigurationError for an empty range.
     """
 
     topic: str

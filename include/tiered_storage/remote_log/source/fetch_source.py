@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _SAMPLE_BYTES: Final = 64 << 10
 _ONE_BATCH: Final = 1
-"""The first batch comes whole, however few bytes are asked for."""
+"""The first batch comes whole, however few bytes are requested."""
 _SAMPLE_BUFFER: Final = 64 << 20
 
 

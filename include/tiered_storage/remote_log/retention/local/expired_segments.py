@@ -94,7 +94,7 @@ class ExpiredSegments:
     """Decides which closed segments of `log` may be deleted, by the metadata and the time indexes.
 
     Remote segments hold everything from the offset `held_from` on. Before a deletion the bytes are read as well:
-    ensure_sent, and TotalRetention.ends.
+    ensure_sent, and TotalRetention.expires.
     """
 
     log: PartitionLog
