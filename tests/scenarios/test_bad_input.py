@@ -209,7 +209,7 @@ def test_a_directory_that_is_not_kafkas_is_refused(deployment: Deployment, comma
 
     assert planned.code == 1
     assert str(somewhere) in planned.said
-    assert "no Kafka log directory" in planned.said
+    assert "not a Kafka log directory" in planned.said
     assert fingerprint(somewhere) == {"beach.jpg": hashlib.sha256(b"sand").hexdigest()}
 
 

@@ -703,7 +703,7 @@ def test_an_unfinished_restore_of_something_else_is_reported(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--as-topic-id", "7"), "'7' is no UUID"),
+        (("--as-topic-id", "7"), "'7' is not a UUID"),
         (("--node-id", 2**31), f"node id {2**31}: take 0 to {2**31 - 1}"),
         (("--as-topic", "a/b"), "target is 'a/b'"),
         (("--as-topic", "__consumer_offsets"), "target is '__consumer_offsets'"),

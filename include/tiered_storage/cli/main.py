@@ -182,7 +182,7 @@ def _end(error: Exception, message: str, *, retriable: bool) -> NoReturn:
 
 
 def _described(error: OSError) -> str:
-    """Return which file an operation failed on, and what the system said, in one line."""
+    """Return which file an operation failed on, and what the system reported, in one line."""
     names = " to ".join(
         os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)
     )

@@ -80,7 +80,8 @@ def kafka_code(error: errors.TieredStorageError) -> int:
 
 
 def code_in_fetch(answered: int) -> int:
-    """Return what a Fetch says where the broker answered a question about the partition with the error `answered`."""
+    """Return a Fetch's error code for a partition about which the broker answered a question with the error
+    `answered`."""
     if answered == LEADER_NOT_AVAILABLE:
         # ListOffsets reports LEADER_NOT_AVAILABLE where Fetch reports NOT_LEADER_OR_FOLLOWER.
         return NOT_LEADER_OR_FOLLOWER

@@ -117,7 +117,7 @@ class RemoteRead:
         """Wait until there are records at `offset`; False: the remote log ends there. Raises as RemoteLogReader.
 
         If these have less than `wanted_bytes`, add those after them that are in memory already, up to `remote_end`:
-        whoever opened this knows the aborted transactions of no later ones.
+        the caller that opened this does not know the aborted transactions after that end.
         """
         while self._is_used_up and await self._step():
             pass

@@ -83,7 +83,7 @@ def run_gateway(settings: Settings, serve: Serve, say: Callable[[str], None]) ->
 
 
 def allow_open_files(connections: int, files: int) -> None:
-    """Let this process and its workers open the files that so many connections of clients need in each of them.
+    """Let this process and its workers each open the files that gateway.max.connections connections need.
 
     A connection has `files`: the client's, and that to the broker if there are brokers.
     """

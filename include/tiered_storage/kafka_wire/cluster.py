@@ -1,10 +1,10 @@
 """A cluster: its metadata, and requests that find their partitions' leaders.
 
 A request goes to the leader that the metadata name, over one connection a broker that is kept open. After an error that
-says the leader moved, or a lost connection, the metadata are read again and the request is repeated, at the new leader
-and after growing pauses, until the call's deadline. If a partition still fails then, its answer is the error; the other
-partitions have their answers. DeleteRecords is never repeated: another leader may have other records. A call raises
-only for a failure of the whole cluster: no broker answers, or a login is refused.
+shows that the leader moved, or a lost connection, the metadata are read again and the request is repeated, at the new
+leader and after growing pauses, until the call's deadline. If a partition still fails then, its answer is the error;
+the other partitions have their answers. DeleteRecords is never repeated: another leader may have other records. A call
+raises only for a failure of the whole cluster: no broker answers, or a login is refused.
 """
 
 from __future__ import annotations

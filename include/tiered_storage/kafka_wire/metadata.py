@@ -1,4 +1,4 @@
-"""What a cluster says of itself: its brokers, topics, partitions and their leaders, and its groups.
+"""What a cluster reports of itself: its brokers, topics, partitions and their leaders, and its groups.
 
 Source: KIP-430, KIP-516, KIP-518, KIP-848; released Kafka's MetadataResponse.json and ListGroupsResponse.json.
 """
@@ -103,7 +103,8 @@ def metadata_request(version: int, topics: Collection[str] | None, *, with_right
 
 
 def read_metadata(answer: Any) -> ClusterMetadata:
-    """Return what kio's `answer` says. Raises MalformedAnswerError for an error of the whole, or an invalid address."""
+    """Return the metadata in kio's `answer`. Raises MalformedAnswerError for an error of the whole, or an invalid
+    address."""
     code = getattr(answer, "error_code", NONE)
     if code != NONE:
         raise MalformedAnswerError(f"the whole Metadata failed with {error_name(code)}")

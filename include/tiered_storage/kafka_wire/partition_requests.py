@@ -299,7 +299,8 @@ class CommittedOffsetsOfGroup:
 
 
 def coordinating_partition(group_id: str, partitions: int) -> int:
-    """Return which partition of the offsets topic, of so many, has the offsets of a group: by Java's hash of its id."""
+    """Return which of the offsets topic's `partitions` (their number) has the offsets of a group: by Java's hash of its
+    id."""
     found = 0
     for (unit,) in struct.iter_unpack(">H", group_id.encode("utf-16-be")):
         found = (31 * found + unit) & 0xFFFFFFFF
@@ -309,7 +310,7 @@ def coordinating_partition(group_id: str, partitions: int) -> int:
 
 @cache
 def groups_of_partitions(partitions: int) -> Mapping[int, str]:
-    """Return the id of a group for each partition of an offsets topic of so many; nobody uses these groups."""
+    """Return a group id for each of the offsets topic's `partitions` (their number); no client uses these groups."""
     found: dict[int, str] = {}
     for number in count():
         group_id = f"remote-log-looks-{number}"

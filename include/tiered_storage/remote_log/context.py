@@ -61,7 +61,7 @@ def configured_options(settings: Settings, given: ObjectStoreOptions) -> ObjectS
         refuse_credentials_in_endpoint(given.endpoint or "")
     except ValueError as error:
         raise ConfigurationError(f"AWS_ENDPOINT_URL, or the endpoint of the Airflow connection: {error}") from None
-    # What the environment or a connection says of Azure's endpoint is among the properties.
+    # An Azure endpoint from the environment or from a connection is among the properties.
     is_azure = settings.rsm_config_url.startswith("az:")
     external_id = settings.rsm_config_role_external_id
     return replace(
@@ -177,8 +177,8 @@ def ensure_sql_metadata(settings: Settings) -> None:
 def stop_by_metadata_alone(settings: Settings, reason: str, stopped_by: str, clock: Clock) -> Stop | None:
     """Stop all deletions even if only the metadata store can be opened; return the recorded stop.
 
-    Of `settings` only those that locate the metadata count: load them with WHERE_METADATA_ARE, so that no other one
-    needs to be valid. Raises what the metadata store raises.
+    Only those of `settings` that locate the metadata are used: load them with WHERE_METADATA_ARE, so that no other
+    setting needs to be valid. Raises what the metadata store raises.
     """
     with open_metadata(settings, clock) as store:
         store.safety.stop(reason, stopped_by)

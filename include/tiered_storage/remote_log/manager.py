@@ -126,7 +126,7 @@ class RemoteLogManager:
     def plan_copy(
         self, selection: Selection = EVERYTHING, window_end: int | None = None, max_segments: int | None = None
     ) -> CopyPlan:
-        """Return what a copy run would do now; see plan_copy. Of a forked log nothing is due (see forked_copies)."""
+        """Return what a copy run would do now; see plan_copy. Nothing of a forked log is due (see forked_copies)."""
         from tiered_storage.remote_log.copy.plan import CopySelection, plan_copy
 
         limit = max_segments or self.context.settings.copy_max_segments_per_run

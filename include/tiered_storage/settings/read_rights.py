@@ -10,7 +10,7 @@
     admins: [alice]                     by their login
 
 `describe` shows topics, offsets, segments and indexes; `read` includes `describe` and gives records. A `*` in a pattern
-matches any characters; all other characters match themselves. Whatever no entry allows is forbidden. `admins` may lift
+matches any characters; all other characters match themselves. What no entry allows is forbidden. `admins` may lift
 a stop of all deletions from Airflow; this grants no topic. Kafka's ACLs are neither read nor changed.
 """
 

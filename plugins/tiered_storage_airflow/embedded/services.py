@@ -54,8 +54,8 @@ Report = Callable[[str], None]
 def up(airflow: EmbeddedAirflow, *, report: Report, environ: Mapping[str, str] = os.environ) -> RunningAirflow:
     """Start the embedded Airflow and wait until it is healthy and has parsed its DAG files; report each step.
 
-    If one is up already, returns that one, whatever `airflow` requests; two calls at once start one. If a service does
-    not start, it stops all again and raises EmbeddedAirflowError with the end of the service's log. Raises
+    If one is up already, returns that one, even if `airflow` requests another; two calls at once start one. If a
+    service does not start, it stops all again and raises EmbeddedAirflowError with the end of the service's log. Raises
     ConfigurationError if the file of connections is wrong.
     """
     with locked(airflow.home, report):

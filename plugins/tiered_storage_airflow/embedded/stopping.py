@@ -2,7 +2,7 @@
 
 1  SIGTERM to the scheduler, the DAG processor and the triggerer; the scheduler waits for tasks that run
 2  SIGTERM to the supervisors of those tasks, which pass it on: an operator's on_kill ends its Spark job
-3  SIGKILL to tasks that continue all the same: their supervisors report them as failed, so that they are tried again
+3 SIGKILL to tasks that continue nevertheless: their supervisors report them as failed, so that they are tried again
 4  SIGTERM to the API server, which all of that was reported to
 5  SIGKILL to whatever is left: with no task running, Airflow's processes have nothing to lose, and now and then the
    scheduler hangs on a worker that has nothing to do, and the triggerer sleeps on after its triggers have ended

@@ -231,7 +231,7 @@ class StopDeletionsOperator(RemoteLogOperator):
     form field is only a warning: a mistyped one must not prevent a stop.
 
     :param lift: allow deletions again, where their topics allow them
-    :param reason: why, for whoever finds deletions stopped
+    :param reason: why, shown wherever a deletion is refused
     :param by: a name to record beside the user who triggered the run
     """
 

@@ -102,7 +102,7 @@ def test_another_cluster_than_yesterday_is_named_until_it_is_confirmed(
     assert confirmed.exit_code == 0, confirmed.err
     assert len(confirmed.rows) == len(copied.rows)
     assert wrong.exit_code == 1
-    assert f"cluster.id says {yesterday}" in wrong.out + wrong.err
+    assert f"cluster.id is {yesterday}" in wrong.out + wrong.err
 
 
 def test_another_cluster_than_yesterday_deletes_nothing_in_either_tier(

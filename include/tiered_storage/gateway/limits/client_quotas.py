@@ -40,7 +40,7 @@ class ClientQuotas:
     """What each client took. For one event loop."""
 
     def __init__(self, bytes_per_second: int | None, now: Callable[[], float] = time.monotonic) -> None:
-        """Grant each client so many bytes; None: all that it wants. `now` is in seconds."""
+        """Grant each client `bytes_per_second`; None: all that it wants. `now` is in seconds."""
         self._rate = bytes_per_second
         self._now = now
         self._buckets: OrderedDict[ClientName, _Bucket] = OrderedDict()

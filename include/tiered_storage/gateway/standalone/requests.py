@@ -155,7 +155,7 @@ class StandaloneRequests:
         return BEFORE_LOGIN if self._login.user is None else AFTER_LOGIN
 
     def _may(self, right: Right) -> Callable[[str], bool]:
-        """Return what says whether the client has a right on a topic."""
+        """Return a function that returns whether the client has a right on a topic."""
         access, user = self._log.access, None if self._login is None else self._login.user
         if access is None or user is None:
             return lambda _: True

@@ -131,7 +131,7 @@ def _opened(path: Path, flags: int) -> int:
     except OSError as error:
         if not path.is_symlink() and (path.is_file() or not path.exists()):
             raise
-        what = f"a symbolic link to {path.readlink()}" if path.is_symlink() else "no regular file"
+        what = f"a symbolic link to {path.readlink()}" if path.is_symlink() else "not a regular file"
         raise InvalidLogDirectoryError(
             f"{path.parent} cannot be locked: {path} is {what}. Stop the broker and remove it; a broker makes a new one"
         ) from error

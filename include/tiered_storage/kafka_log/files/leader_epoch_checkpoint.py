@@ -68,7 +68,7 @@ def _epochs(source: Path | str, lines: Iterable[CheckpointEntry]) -> tuple[Epoch
     for line in lines:
         entry = EpochEntry(line.integer(0, bits=32), line.integer(1, bits=64))
         if entries and (entry.epoch <= entries[-1].epoch or entry.start_offset < entries[-1].start_offset):
-            raise CorruptIndexError(source, line.position, f"{entry} falls behind {entries[-1]} before it")
+            raise CorruptIndexError(source, line.position, f"{entry} cannot follow {entries[-1]}")
         entries.append(entry)
     return tuple(entries)
 

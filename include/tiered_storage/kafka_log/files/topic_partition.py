@@ -63,7 +63,7 @@ def near_names(name: str, known: Iterable[str]) -> list[str]:
 
 
 def described_near(near: list[str]) -> str:
-    """Return what a message says of near names."""
+    """Return the text about near names for a message."""
     verb = "differs" if len(near) == 1 else "differ"
     return f"{', '.join(near)} {verb} only in case, or in dot and underscore"
 

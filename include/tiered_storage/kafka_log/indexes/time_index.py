@@ -46,7 +46,7 @@ class TimeIndex:
     def read(cls, path: Path, base_offset: int) -> Self:
         """Read the entries of `path`, without the zeros of a preallocated file.
 
-        Raises CorruptIndexError if an entry is torn, negative, or falls behind the one before it.
+        Raises CorruptIndexError if an entry is torn, negative, or lower than the one before it.
         """
         return cls._of(read_entries(path, ENTRY), path, base_offset)
 
@@ -65,7 +65,7 @@ class TimeIndex:
         falling = np.flatnonzero((timestamps[1:] < timestamps[:-1]) | (offsets[1:] < offsets[:-1]))
         if falling.size:
             position = (int(falling[0]) + 1) * ENTRY.itemsize
-            raise CorruptIndexError(source, position, "the entry falls behind the one before it")
+            raise CorruptIndexError(source, position, "the entry is lower than the one before it")
         return cls(base_offset, timestamps, offsets)
 
     def lookup(self, timestamp: int) -> TimestampOffset:

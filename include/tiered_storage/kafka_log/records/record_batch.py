@@ -164,7 +164,7 @@ def _check_records(records: Sequence[Record]) -> None:
             raise ConfigurationError(f"timestamp {record.timestamp} at offset {record.offset} is before 1970")
         if record.timestamp - records[0].timestamp > INT64_MAX:
             raise ConfigurationError(
-                f"timestamp {record.timestamp} at offset {record.offset} is too far behind the batch's first one"
+                f"timestamp {record.timestamp} at offset {record.offset} is too far after the batch's first one"
             )
         previous = record.offset
 

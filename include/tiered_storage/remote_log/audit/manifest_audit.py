@@ -2,9 +2,9 @@
 
 The document is written first, so the metadata are never ahead of it. After a killed writer it may be one step ahead; if
 that remains for long, it is wrong too, since a rebuild would use it. A lineage may be longer in either of the two:
-only contradictions count. Of the marked segments only those count that the document lists although they are still read:
-a rebuild would mark them, and they may be the last copy. If one is missing from the list, a rebuild shows again what
-was to be deleted, and loses nothing. Whatever looks wrong is checked a second time.
+only contradictions count. A marked segment counts only if the document lists it although it is still read: a rebuild
+would mark it, and it may be the last copy. If one is missing from the list, a rebuild shows again what was to be
+deleted, and loses nothing. Whatever looks wrong is checked a second time.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class CopySizes:
     def within(self, bytes_per_second: float) -> CopySizes:
         """Return the sizes for a limited copy: it moves a window's bytes at once, so they are 20 ms' at most.
 
-        Producers and consumers of the same disk and processors wait behind each window.
+        Producers and consumers on the same disk and processors wait for each window.
         """
         if bytes_per_second <= 0:
             return self

@@ -134,7 +134,7 @@ def plan_copy(
 
 
 def _troubles(log: PartitionLog, *steps: Callable[[], None]) -> Iterable[Finding]:
-    """Take each step. Return why they failed: whatever one partition's log holds stops no other's copies.
+    """Take each step. Return why they failed: no content of one partition's log may stop the copies of others.
 
     Raises RemoteMetadataError.
     """

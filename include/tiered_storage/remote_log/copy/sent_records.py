@@ -163,8 +163,8 @@ def why_other_records(
 ) -> str | None:
     """Return why readers get other records from `others` than from `segment`, where both hold offsets; None: the same.
 
-    Looks from `log_start` (inclusive) on. Of a damaged `segment` each batch counts whose CRC holds. Segments that were
-    sent with the same checksum are not read. Raises what the store raises if it cannot be asked.
+    Looks from `log_start` (inclusive) on. In a damaged `segment`, only batches whose CRC holds count. Segments that
+    were sent with the same checksum are not read. Raises what the store raises if it cannot be asked.
     """
     end = valid_end(segment, whole_lineage([segment, *(covered.segment for covered in others.ranges)], lineage))
     for run in others.runs(max(segment.start_offset, log_start), end):

@@ -16,7 +16,7 @@ from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.source.partition_log import NamedPartition, PartitionLog, UnreadablePartition
 
 REPLACED_SINCE = "replaced.since.ms"
-"""The property of a topic that says since when its cluster shows another topic id under its name."""
+"""The property of a topic with the time since when its cluster shows another topic id under its name."""
 
 
 @dataclass(frozen=True, slots=True)

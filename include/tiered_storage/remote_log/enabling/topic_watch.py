@@ -1,8 +1,8 @@
 """What a copy run's look at all partitions shows of their topics, beside what is due.
 
-Alarms are of tiered topics whose brokers may delete records before they are copied, or by whose lowered limits remote
-records will expire; notices are of topics that were deleted, that a pattern leaves alone, or that the settings file
-names otherwise.
+Alarms are of tiered topics whose brokers may delete records before they are copied, or have lowered limits by which
+remote records will expire; notices are of topics that were deleted, that a pattern leaves alone, or that the settings
+file names otherwise.
 """
 
 from __future__ import annotations

@@ -157,8 +157,8 @@ NO_LIMIT = RateLimit()
 class QuotaLimit(RateLimit):
     """A rate limit by a ByteQuota. For several threads.
 
-    Half of a window's bytes may pass at once. The others pass evenly: whoever shares a disk, a network or a processor
-    with them would wait behind each burst.
+    Half of a window's bytes may pass at once. The others pass evenly: others on the same disk, network or processor
+    would wait behind each burst.
     """
 
     def __init__(

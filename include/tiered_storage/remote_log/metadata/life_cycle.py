@@ -1,4 +1,4 @@
-"""The rules of every change that a metadata store takes, whatever it keeps the metadata in.
+"""The rules of every change, for all metadata stores.
 
 A change needs the newest lease of its partition; a segment goes along its life cycle; a lineage rises. The contract
 suites hold every implementation against these.

@@ -135,8 +135,8 @@ def write_partition_states(
 ) -> Refusals:
     """Do the same for many partitions, some at once; return the errors by partition.
 
-    If the only change is that something `is_copied`, a document of a later release stays as it is, and copying goes
-    on: a copy takes nothing away from it.
+    If the only change is that something `is_copied`, a document of a later release stays as it is, and copies continue:
+    a copy takes nothing away from it.
     """
 
     def write(item: tuple[Lease, StoredState]) -> Refusal | None:

@@ -49,7 +49,7 @@ class LagPoint:
 
 
 def keep_metrics(work: WorkArea, metrics: RemoteLogMetrics) -> None:
-    """Write `metrics` as the latest, and add a point to the history. Of two writers at once, one point may be lost."""
+    """Write `metrics` as the latest, and add a point to the history. If two write at once, one point may be lost."""
     work.write(LATEST, [metrics], RemoteLogMetrics)
     path, begin = _hour_of(metrics.taken_at)
     earlier = [each for each in work.read_if_there(path, LagPoint) if begin <= each.at < metrics.taken_at]

@@ -90,7 +90,7 @@ class ExpiryMarking:
             try:
                 self._ensure_no_fork(plans[partition])
             except RemoteObjectNotFoundError as error:
-                # The store may have lost more than the one object: that says what to do.
+                # The store may have lost more objects than this one: the error about all of them names what to do.
                 lost = incomplete_partitions(self.context.storage, self.context.segments, [partition], {partition})
                 marked.leave([partition], lost.get(partition, error))
             except (TieredStorageError, OSError) as error:

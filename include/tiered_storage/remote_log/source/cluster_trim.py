@@ -1,4 +1,5 @@
-"""Moves the log start of a running cluster's partitions, by DeleteRecords (KIP-107), and says how far groups have read.
+"""Moves the log start of a running cluster's partitions, by DeleteRecords (KIP-107), and reports how far groups have
+read.
 
 All groups count, active or not. The list of groups must be complete: a broker hides those that the login may not
 describe, those whose coordinator is away, and those that it has not begun to load as their coordinator. So all of that

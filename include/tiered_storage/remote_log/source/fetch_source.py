@@ -1,6 +1,6 @@
 """Local logs that running brokers hold, seen by Kafka's protocol.
 
-The cluster says which partitions there are, who leads them, how far they are stable, and by which settings they roll.
+The cluster shows which partitions there are, who leads them, how far they are stable, and by which settings they roll.
 Their segments stay unseen: a copy rolls its own (fetched_log.py). Where broker.log.dirs says how hosts see the brokers'
 disks, a copy takes the leader's closed segments from there (leader_log.py).
 """
@@ -181,7 +181,7 @@ class FetchSource:
         found = self._client.metadata(topics, seconds=seconds)
         if self._cluster_id is not None and found.cluster_id not in {None, self._cluster_id}:
             raise ConfigurationError(
-                f"{self._place} is the cluster {found.cluster_id}, and cluster.id says {self._cluster_id}: correct "
+                f"{self._place} is the cluster {found.cluster_id}, and cluster.id is {self._cluster_id}: correct "
                 "bootstrap.servers, or leave cluster.id out"
             )
         return found

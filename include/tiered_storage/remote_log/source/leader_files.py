@@ -1,7 +1,7 @@
 """The files of a partition's leader while that broker runs: read only, without its lock.
 
 A broker writes only to a log's active segment. It may also roll, delete, truncate, move or rename what is there at any
-moment, so nothing that is found lasts: whoever reads a segment checks its batches, and the commit of a copy asks the
+moment, so what is found may change: a reader of a segment checks its batches, and the commit of a copy asks the
 brokers again for leader and offsets.
 """
 

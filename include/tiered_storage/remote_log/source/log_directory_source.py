@@ -172,7 +172,7 @@ class LogDirectorySource:
         directory, compacted = _read_unlocked(root, self.held, only)
         if self.cluster_id is not None and directory.cluster_id not in {None, self.cluster_id}:
             raise ConfigurationError(
-                f"{root} is of the cluster {directory.cluster_id} by its meta.properties, and cluster.id says "
+                f"{root} is of the cluster {directory.cluster_id} by its meta.properties, and cluster.id is "
                 f"{self.cluster_id}: leave cluster.id out, or name another directory in log.dirs"
             )
         return directory, compacted
@@ -310,7 +310,7 @@ def _read_unlocked(
 ) -> tuple[LogDirectory, frozenset[str]]:
     """Return what is in `root`, which nobody holds, or it is `held` by ourselves, and its compacted topics.
 
-    Of partitions it is `only` that one, if one is named.
+    If `only` names a partition, it is the only one returned.
     """
     try:
         if root != held:

@@ -1,4 +1,4 @@
-"""What a source says of a partition's local log at one moment: its segments, its offsets, and its lineage.
+"""What a source shows of a partition's local log at one moment: its segments, its offsets, and its lineage.
 
 A source reports what it cannot read instead of failing as a whole: one broken partition holds up no other.
 """

@@ -128,7 +128,7 @@ class ObjectRemoteStorageManager(ListableStorage):
         The commit marker is created exclusively. If another attempt's marker exists before the first write, nothing is
         written: `data` is only compared. Raises RemoteObjectCorruptError if it differs.
 
-        Of an encrypted segment, the key is created exclusively before the first write: only one attempt ever writes.
+        The key of an encrypted segment is created exclusively before the first write: only one attempt ever writes.
         Another one raises RemoteStorageError; so does a repeated call after a copy that was not finished.
 
         Else a window remains: an attempt that began before the other's marker existed may overwrite what the other

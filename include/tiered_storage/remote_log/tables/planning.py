@@ -143,7 +143,7 @@ class TablePartition:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What a query reads of each partition. It is also the dry run; whoever reads by it needs no metadata."""
+    """What a query reads of each partition. It is also the dry run; a reader that has it needs no metadata."""
 
     query: TableQuery
     topic_id: str

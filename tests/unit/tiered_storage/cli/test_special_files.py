@@ -72,7 +72,7 @@ def test_a_fifo_in_a_log_directory_is_refused_by_name(tmp_path: Path, name: str,
     ended = run_with(files, fifo, *(fifo if part == "{}" else part for part in command))
 
     assert (ended.exit_code, f"{fifo}" in ended.out + ended.err) == (1, True), ended
-    assert "no regular file" in ended.out + ended.err
+    assert "not a regular file" in ended.out + ended.err
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex", "snapshot"])

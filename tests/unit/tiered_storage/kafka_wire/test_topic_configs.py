@@ -80,7 +80,7 @@ def test_a_value_that_is_no_number_makes_its_topic_alone_unreadable_by_its_name(
         return
     why = found["orders"]
     assert isinstance(why, str)
-    assert mentions(why, "DescribeConfigs", "topic orders", f"{name}='{value[:100]}'", "no whole number")
+    assert mentions(why, "DescribeConfigs", "topic orders", f"{name}='{value[:100]}'", "not a whole number")
     assert len(why) < 500
 
 

@@ -2,7 +2,7 @@
 
 The segments from the recovery point on, or only the last one if no such point is known, are read whole: checksums are
 verified, indexes and transaction indexes built, and the producers followed from the latest sound snapshot before them.
-Of earlier, closed segments only missing or unreadable indexes are rebuilt. If one of those is corrupt, it stays as it
+In earlier, closed segments only missing or unreadable indexes are rebuilt. If one of those is corrupt, it stays as it
 is, without that index (a broker would truncate the log there); of its producers, only the transactions that were open
 at the corruption are known.
 

@@ -159,7 +159,7 @@ def _moments(occasions: Iterable[Occasion]) -> _Moments:
 
 
 def _noted(plan: LocalRetentionPlan, due: int, max_segments: int) -> LocalRetentionPlan:
-    """Return a plan that says what the limit leaves of its partition, of which so many segments are `due`."""
+    """Return the plan, with a note about those of the `due` segments of its partition that the limit leaves."""
     taken = len(plan.segments)
     if taken == due or plan.held_back:
         return plan

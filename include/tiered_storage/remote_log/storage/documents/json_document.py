@@ -102,7 +102,7 @@ class JsonDocument:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return which field is wrong, and why. Of its value only a number is shown."""
+    """Return which field is wrong, and why. A value is shown only if it is a number."""
     [first, *_] = error.errors(include_url=False, include_context=False)
     where, value = ".".join(map(str, first["loc"])), first["input"]
     if not where:

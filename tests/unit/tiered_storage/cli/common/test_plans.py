@@ -97,7 +97,7 @@ def test_a_plan_is_never_saved_over_a_file_of_something_else(
     result = run_on(files, command, "--dry-run", "--save-plan", key, "--json")
 
     assert (result.exit_code, result.document["error"]) == (1, "ConfigurationError")
-    assert "no earlier plan" in result.document["message"]
+    assert "not an earlier plan" in result.document["message"]
     assert key.read_bytes() == content
     for _ in range(2):
         assert run_on(files, command, "--dry-run", "--save-plan", tmp_path / "plan.jsonl").exit_code == 0

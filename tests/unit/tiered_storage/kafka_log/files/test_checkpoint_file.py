@@ -47,7 +47,7 @@ def test_white_space_and_line_ends_are_as_free_as_in_java(path: Path, content: b
         (b"0\n-1\n", 2, "this is not a number"),
         (b"0\n2\n0 0\n1 5 9\n", 8, "an entry has 3 fields, not 2"),
         (b"0\n1\n\n", 4, "an entry has 0 fields, not 2"),
-        ("0\n1\n0 ٣\n".encode(), 4, "no ASCII text"),
+        ("0\n1\n0 ٣\n".encode(), 4, "not ASCII text"),
     ],
 )
 def test_a_broken_file_is_refused_with_the_place(path: Path, content: bytes, position: int, reason: str) -> None:

@@ -36,7 +36,7 @@ def test_epochs_that_do_not_rise_are_refused(tmp_path: Path, second: str) -> Non
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_text(f"0\n2\n0 5\n{second}\n")
 
-    with pytest.raises(CorruptIndexError, match="falls behind") as raised:
+    with pytest.raises(CorruptIndexError, match="cannot follow") as raised:
         read_leader_epochs(path)
 
     assert raised.value.position == 8

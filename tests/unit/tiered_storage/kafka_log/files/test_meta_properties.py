@@ -80,9 +80,9 @@ def test_javas_escapes_comments_and_continued_lines_are_understood(path: Path) -
         ("version=1\ncluster.id=\\ud800\nnode.id=1\n", 10, "half of a character"),
         ("version=1\nnode.id=1\n", 20, "needs cluster.id"),
         ("version=1\n", 10, "needs cluster.id and node.id"),
-        ("version=1\ncluster.id=\\\n  c\nnode.id=99999999999\n", 27, "no number"),
-        ("version=1\ncluster.id=c\nnode.id=2147483648\n", 23, "no number of 32 bits"),
-        (f"version=1\ncluster.id=c\nnode.id=1\ndirectory.id={DIRECTORY_ID}A\n", 33, "directory.id is no UUID"),
+        ("version=1\ncluster.id=\\\n  c\nnode.id=99999999999\n", 27, "not a number"),
+        ("version=1\ncluster.id=c\nnode.id=2147483648\n", 23, "not a number of 32 bits"),
+        (f"version=1\ncluster.id=c\nnode.id=1\ndirectory.id={DIRECTORY_ID}A\n", 33, "directory.id is not a UUID"),
         ("#" * 100_000, 65536, "continues past"),
     ],
 )

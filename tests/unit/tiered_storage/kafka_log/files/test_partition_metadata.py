@@ -35,7 +35,7 @@ def test_a_line_end_at_the_end_does_no_harm(path: Path) -> None:
         (b"version: 0\n", 0, "not the two lines"),
         (b"version: 1\ntopic_id: cxfmXdFdRF2-6WITmvYjdA\n", 0, "version 1 is unknown"),
         (b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n", 21, "reserves"),
-        (b"version: 0\ntopic_id: \xff\n", 21, "no UUID"),
+        (b"version: 0\ntopic_id: \xff\n", 21, "not a UUID"),
         (b"x" * 5000, 4096, "continues past"),
     ],
 )

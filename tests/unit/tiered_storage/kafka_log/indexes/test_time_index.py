@@ -94,8 +94,8 @@ def test_a_look_up_finds_the_last_entry_at_or_before_the_timestamp(index: TimeIn
     ("content", "position", "reason"),
     [
         (("00000000000000010000002000"), 13, "whole number of entries"),
-        (("000000000000000200000020000000000000000100000040"), 12, "falls behind"),
-        (("00000000000000020000002000000000000000030000001f"), 12, "falls behind"),
+        (("000000000000000200000020000000000000000100000040"), 12, "lower than the one before"),
+        (("00000000000000020000002000000000000000030000001f"), 12, "lower than the one before"),
         ("ffffffffffffffff00000020", 0, "negative"),
         ("0000000000000001ffffffff", 0, "negative"),
         (("7fffffffffffffff00000020800000000000000000000040"), 12, "negative"),

@@ -237,7 +237,7 @@ def test_a_header_is_read_inside_a_larger_buffer() -> None:
         ([Record(5, 0, None, None), Record(5, 0, None, None)], "offset 5 follows 5"),
         ([Record(0, -2, None, None)], "timestamp -2 at offset 0"),
         ([Record(0, 1 << 63, None, None)], "from offset 0 do not fit"),
-        ([Record(0, -1, None, None), Record(1, (1 << 63) - 1, None, None)], "too far behind"),
+        ([Record(0, -1, None, None), Record(1, (1 << 63) - 1, None, None)], "too far after"),
         ([Record(0, 0, None, None), Record(1 << 31, 0, None, None)], "from offset 0 do not fit"),
         ([Record(0, 0, None, None, (("\ud800", None),))], "from offset 0 do not fit"),
         ([Record(0, 0, None, None, ((cast("str", None), b"x"),))], "header key None"),

@@ -170,8 +170,8 @@ def test_a_map_that_may_not_begin_leaves_everything_as_it_was(tmp_path: Path, th
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("{}", "no line of an offset"),
-        ("\x00\xff", "no line of an offset"),
+        ("{}", "not a line of an offset"),
+        ("\x00\xff", "not a line of an offset"),
         ('{"partition": 1, "old": 0, "new": 0, "count": 1}', "does not follow"),
         ('{"partition": 0, "old": 0, "new": 1, "count": 1}', "does not follow"),
         ('{"partition": 0, "old": 0, "new": 0, "count": 0}', "does not follow"),

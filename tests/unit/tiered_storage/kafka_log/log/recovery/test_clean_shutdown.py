@@ -30,10 +30,10 @@ def test_the_mark_of_a_clean_shutdown_has_the_brokers_epoch(tmp_path: Path, cont
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"{", "no JSON"),
-        (b'{"version":0,}', "byte 13.*no JSON"),
-        (b"\xff", "no JSON"),
-        (b"[" * 4000, "no JSON"),
+        (b"{", "not a JSON"),
+        (b'{"version":0,}', "byte 13.*not a JSON"),
+        (b"\xff", "not a JSON"),
+        (b"[" * 4000, "not a JSON"),
         (b"[0, 1]", "its version is unknown"),
         (b'{"version":1,"brokerEpoch":3}', "version 1 is unknown"),
         (b'{"version":0,"brokerEpoch":"3"}', "brokerEpoch is not a number"),
