@@ -154,7 +154,7 @@ class PartitionError:
 
     @property
     def remedy(self) -> str:
-        """What a person can do about it; empty if nothing is known."""
+        """What the user can do about it; empty if nothing is known."""
         if self.code == TOPIC_AUTHORIZATION_FAILED:
             right, step = _RIGHTS[self.api]
             return grant(right, f"--topic {self.topic}", step)

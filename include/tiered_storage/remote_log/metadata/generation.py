@@ -87,7 +87,7 @@ class GenerationGuard:
             self._publish(reason)
 
     def claim(self, reason: str) -> None:
-        """Make the store follow these metadata, whatever generation it carries, at a person's request.
+        """Make the store follow these metadata, whatever generation it carries, at the user's request.
 
         All other metadata of this store are refused from then on.
         """

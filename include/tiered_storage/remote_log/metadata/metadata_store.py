@@ -79,7 +79,7 @@ class MetadataGeneration(Protocol):
         ...
 
     def claim(self, newest_number: int) -> None:
-        """Follow a store that is at `newest_number` with any token, at a person's request.
+        """Follow a store that is at `newest_number` with any token, at the user's request.
 
         The location of the metadata and their decisions belong to this generation from now on.
         """

@@ -309,7 +309,7 @@ class Leases(Protocol):
         ...
 
     def end(self, partition: TopicIdPartition, ended_by: str) -> Lease | None:
-        """End the lease of `partition` at a person's request, whoever holds it; return it, None if nobody holds it.
+        """End the lease of `partition` at the user's request, whoever holds it; return it, None if nobody holds it.
 
         The number rises in the name of `ended_by`, so that all further changes of the holder are refused.
         """

@@ -189,7 +189,7 @@ def _check(path: Path, busy_timeout_ms: int) -> None:
 
 
 def take_over(context: RemoteLogContext) -> TakeOver:
-    """Bind the store to the metadata of `context`, at a person's request.
+    """Bind the store to the metadata of `context`, at the user's request.
 
     Other copies of them are refused from then on. Metadata older than the store lose every right to delete, since later
     decisions are unknown, and grant leases above all that the store has seen. Raises StoreMismatchError if the store

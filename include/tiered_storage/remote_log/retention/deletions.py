@@ -77,7 +77,7 @@ class RemoteLogDeletions:
         """Delete what `plans` list; see LocalRetentionEnforcement, also for `on_moved`.
 
         A plan may be old: nothing of a topic is deleted that is no longer enabled, or whose right was revoked.
-        Raises DeletionRefusedError if a person stopped all deletions, and OutdatedMetadataError, before anything is
+        Raises DeletionRefusedError if all deletions are stopped, and OutdatedMetadataError, before anything is
         deleted, if the metadata of any of the partitions are older than the store.
         """
         self._ensure_may_delete((plan.topic_id_partition for plan in plans if plan.segments), "local retention")
@@ -110,7 +110,7 @@ class RemoteLogDeletions:
         """Move global log starts and mark what lies below; see ExpiryMarking.
 
         A plan may be old: nothing is marked that the present decisions and settings would keep. Raises
-        DeletionRefusedError if a person stopped all deletions, and OutdatedMetadataError, before anything changes, if
+        DeletionRefusedError if all deletions are stopped, and OutdatedMetadataError, before anything changes, if
         the metadata of any of the partitions are older than the store. Nothing of a partition expires if the store
         lacks objects of it, unless a person `gives_up` lost objects together with the records that they delete.
         """
@@ -177,7 +177,7 @@ class RemoteLogDeletions:
     ) -> DeletionReport:
         """Delete the objects of every marked segment, only in the partitions `only` if given; see ObjectDeletion.
 
-        `on_moved` is called for each deleted segment. Raises DeletionRefusedError if a person stopped all deletions,
+        `on_moved` is called for each deleted segment. Raises DeletionRefusedError if all deletions are stopped,
         and OutdatedMetadataError, before anything is deleted, if the metadata of any partition with something to delete
         are older than the store.
 

@@ -64,8 +64,8 @@ class ExpiryMarking:
     def mark(self, plans: Iterable[ExpiryPlan]) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
         """Move global log starts and mark segments; return the partitions done, and those left with the reason.
 
-        A partition can be in both if only some of its segments could be marked. Raises DeletionRefusedError if a person
-        stopped all deletions before the first of them.
+        A partition can be in both if only some of its segments could be marked. Raises DeletionRefusedError if all
+        deletions are stopped before the first of them.
         """
         self.permissions.ensure_running()
         marked = _Marked()

@@ -56,7 +56,7 @@ GROUP_PARTITIONS = 50
 class DeletionReport:
     """The deleted remote segments, the failures, and the partitions held by somebody else.
 
-    `stopped` is why the run ended early: a person stopped all deletions meanwhile.
+    `stopped` is why the run ended early: all deletions were stopped meanwhile.
     """
 
     deleted: tuple[RemoteLogSegmentMetadata, ...]
@@ -98,7 +98,7 @@ class ObjectDeletion:
         """Delete what is marked in `partitions`, including what earlier runs could not.
 
         If a partition is being deleted, delete every object that the topic's rights allow.
-        Raises DeletionRefusedError if a person stopped all deletions before the first of them. After a later stop, the
+        Raises DeletionRefusedError if all deletions are stopped before the first of them. After a later stop, the
         report has what was done until then; the leases are released.
         """
         self.permissions.ensure_running()
@@ -187,7 +187,7 @@ class ObjectDeletion:
     ) -> None:
         """Delete what is `due` of the partitions with leases in `held`; lost or refused partitions are removed from it.
 
-        Raises DeletionRefusedError as soon as a person stopped all deletions, or the clock jumped.
+        Raises DeletionRefusedError as soon as all deletions are stopped, or the clock jumped.
         """
         deleted_before = len(self._deleted)
         for first in range(0, len(due), self._most):

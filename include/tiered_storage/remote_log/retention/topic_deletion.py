@@ -7,7 +7,7 @@ incarnation of the name has another topic id, and is not touched. A topic that t
 topic, so nothing here begins on its own. The exception: a running cluster shows the name with another topic id, so the
 topic was deleted and created again. Then the old partitions are marked after remote.log.replaced.topic.grace.ms, if
 remote deletion is allowed. If there are many such topics, the cluster may have been rebuilt under its id, and the
-remote log may be its backup: then a person decides.
+remote log may be its backup: then the user decides.
 
 KIP-405, RemotePartitionDeleteState.
 """
@@ -100,7 +100,7 @@ def mark_topic_deleted(
 ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
     """Mark the partitions of `plan`; return those that are marked now, and the failures with their reasons.
 
-    A marked partition stays as it is. Raises DeletionRefusedError if a person stopped all deletions.
+    A marked partition stays as it is. Raises DeletionRefusedError if all deletions are stopped.
     """
     permissions.ensure_running()
     marked: list[TopicIdPartition] = []
@@ -182,8 +182,7 @@ def mark_replaced(
 ) -> tuple[Finding, ...]:
     """Mark the partitions of replaced topics whose grace time is over; return the failures.
 
-    For those seen for the first time, the grace time begins. Raises DeletionRefusedError if a person stopped all
-    deletions.
+    For those seen for the first time, the grace time begins. Raises DeletionRefusedError if all deletions are stopped.
     """
     left: list[Finding] = []
     for each in replaced:
@@ -238,7 +237,7 @@ def start_partition_deletion(lease: Lease, context: RemoteLogContext) -> None:
 
 
 def finish_partition_deletion(lease: Lease, context: RemoteLogContext) -> str | None:
-    """Take a partition to FINISHED if nothing of it is left; return what a person must look at.
+    """Take a partition to FINISHED if nothing of it is left; return what the user must look at.
 
     Objects that a zombie wrote after a deletion are deleted once older than the grace time. Raises
     OutdatedMetadataError.

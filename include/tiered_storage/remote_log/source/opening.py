@@ -101,7 +101,7 @@ def open_source(settings: Settings, client_properties: Mapping[str, str] | None 
 
 
 def local_place(settings: Settings) -> str:
-    """Return where the local logs are, for a person: log.dirs, or the cluster and the setting that names it."""
+    """Return where the local logs are, for messages: log.dirs, or the cluster and the setting that names it."""
     if not CLUSTER.is_named(settings):
         return "log.dirs"
     if settings.bootstrap_servers:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 
 SegmentLocation = NewType("SegmentLocation", str)
-"""Where a source keeps a segment. It names the segment to a person, and opens it (open_segment) on every host that
+"""Where a source keeps a segment. It names the segment in messages, and opens it (open_segment) on every host that
 sees what the source sees. Its format is private to the source."""
 
 LogDirLocation = NewType("LogDirLocation", str)
@@ -84,7 +84,7 @@ class RollRules:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Why this host cannot read the files of a partition's leader, for a person.
+    """Why this host cannot read the files of a partition's leader, for messages.
 
     Without `is_left`, no other worker is expected to: this host sees no broker's files, or no setting names them.
     """
@@ -126,7 +126,7 @@ class UnsegmentedLog:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """One partition's local log, as seen at one moment. `place` names it to a person.
+    """One partition's local log, as seen at one moment. `place` names it in messages.
 
     Offsets from `log_start_offset` (inclusive) to `last_stable_offset` (exclusive) are there and will not change.
     `leader_epochs` is the lineage, oldest first. `segments` are in order; the last one is the active one. If the source
@@ -171,7 +171,7 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True)
 class UnreadablePartition:
-    """A partition that the source found but cannot vouch for, with the reason for a person."""
+    """A partition that the source found but cannot vouch for, with the reason for the user."""
 
     partition: str
     reason: str

@@ -32,7 +32,7 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True, slots=True)
 class Beside(Generic[Content]):
-    """What may stand beside a segment's batches, an index or a snapshot: its `name` for a person, and its content.
+    """What may stand beside a segment's batches, an index or a snapshot: its `name` for messages, and its content.
 
     `read` returns None if there is none. It raises CorruptIndexError and OSError.
     """
@@ -199,7 +199,7 @@ class SegmentSource(Protocol):
 
     @property
     def notices(self) -> Sequence[str]:
-        """What a person should know of the source as a whole, such as a checkpoint file that is not there."""
+        """Notices about the source as a whole, such as a missing checkpoint file."""
         ...
 
     @property

@@ -73,7 +73,7 @@ class LocalRetentionEnforcement:
         """Delete what `plans` list, as far as it is still due.
 
         A failure in one partition affects no other, unless its metadata are older than the store; the report lists it.
-        Repeated runs change nothing. Raises DeletionRefusedError if a person stopped all deletions before the first; a
+        Repeated runs change nothing. Raises DeletionRefusedError if all deletions are stopped before the first; a
         later stop ends the run, and the report says so.
         """
         self.permissions.ensure_running()

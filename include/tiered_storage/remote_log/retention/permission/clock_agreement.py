@@ -83,7 +83,7 @@ class ClockAgreement:
             self._record()
 
     def trust(self) -> None:
-        """Record a reading at a person's request. Marked segments wait their grace time again."""
+        """Record a reading at the user's request. Marked segments wait their grace time again."""
         now = self.clock()
         self.readings.forget_later_than(now + self.max_skew_ms)
         self.readings.record(ClockReading(self.boot_clock(), now, trusted_since=now))

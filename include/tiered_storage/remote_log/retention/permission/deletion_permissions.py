@@ -1,7 +1,7 @@
 """Decide whether a deletion may begin and continue: every deletion asks before it begins, and between its batches.
 
 What concerns one segment (a fork, a last copy, an object of a later release) is refused where the segment is read. The
-questions are, in this order: did a person stop all deletions; do store and metadata belong together, at one generation
+questions are, in this order: are all deletions stopped; do store and metadata belong together, at one generation
 (generation.py); is the right given for the topic; what did the last audits find. An audit that found fault with a topic
 stops trimming it (audit/checks.py), since its local segments may be the last good copy. If too large a share of a
 store is unreferenced, all deletion in it stops: the metadata are probably not its own, or older than it. Without any
@@ -53,7 +53,7 @@ class DeletionPermissions:
     publish_pending: Callable[[], None]
 
     def ensure_running(self) -> None:
-        """Raise DeletionRefusedError if a person stopped all deletions."""
+        """Raise DeletionRefusedError if all deletions are stopped."""
         stopped = self.why_stopped()
         if stopped is not None:
             # The stop itself may not be published yet, and every run that would publish it ends here.
@@ -81,7 +81,7 @@ class DeletionPermissions:
     ) -> dict[TopicIdPartition, DeletionRefusedError]:
         """Return those of `partitions` in which nothing of `kind` may be deleted now, and why.
 
-        Raises what holds for all: DeletionRefusedError if a person stopped all deletions, and what `bind_store`
+        Raises what holds for all: DeletionRefusedError if all deletions are stopped, and what `bind_store`
         raises.
         """
         self.ensure_running()
