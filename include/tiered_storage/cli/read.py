@@ -206,7 +206,7 @@ def gateway(config: ConfigOption = None) -> None:
     has_brokers = CLUSTER.is_named(settings)
     if has_brokers and settings.gateway_users_file is not None:
         raise ConfigurationError(
-            "gateway.users.file and bootstrap.servers are both set: beside brokers, clients log in at these: take "
+            "gateway.users.file and bootstrap.servers are both set: with brokers, clients log in at the brokers: take "
             "gateway.users.file out"
         )
     run_gateway(settings, serve_beside_brokers if has_brokers else serve_standalone, output.say)

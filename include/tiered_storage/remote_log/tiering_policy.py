@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PATTERNS = "*"
 """The name of the recorded patterns, which no topic has; the pattern itself is in place of the topic id."""
 NO_TOPICS = frozenset({PATTERNS, HELD_LIMITS})
-"""The names of rows beside the decisions on topics that are not decisions."""
+"""The names of rows that are not decisions on topics, but kept among them."""
 
 LIMITS = {
     "retention_ms": "retention.ms",

@@ -211,7 +211,7 @@ def load_settings(
     Without `path`, the file is TIERED_STORAGE_CONFIG, or else include/tiered_storage.yaml of the project, which may be
     absent. `overrides` are properties by name, as a DAG run's parameters give them; None means not set.
 
-    If `path` is the file of a cluster beside the first, no setting in `environ` counts: it would count for all.
+    If `path` is the file of a cluster other than the first, no setting in `environ` counts: it would count for all.
 
     Raises ConfigurationError with every problem; for the file of another cluster, also if one of its SEPARATE_PLACES is
     not its own.
@@ -269,7 +269,7 @@ def load_cluster_settings(
 
 
 def cluster_file(cluster: str, environ: Mapping[str, str]) -> Path:
-    """Return the settings file of a cluster beside the first. Raises ConfigurationError if there is none."""
+    """Return the settings file of a cluster other than the first. Raises ConfigurationError if there is none."""
     others = other_clusters(environ)
     if cluster not in others:
         first = first_cluster_file(environ)

@@ -206,7 +206,7 @@ class StorageSettings(PropertyModel):
         allowed="a file in PEM format",
         default_text="AWS_CA_BUNDLE of the environment",
     )
-    """Authorities to trust beside the system's; at the same path on Spark's workers."""
+    """Authorities to trust besides the system's; at the same path on Spark's workers."""
 
     rsm_config_path_style_access: bool = setting("rsm.config.path.style.access", True, REMOTE_STORAGE, Source.OURS)
     """Whether the bucket is in the path of S3 requests; false: in the host name."""

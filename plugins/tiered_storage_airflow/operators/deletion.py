@@ -232,7 +232,7 @@ class StopDeletionsOperator(RemoteLogOperator):
 
     :param lift: allow deletions again, where their topics allow them
     :param reason: why, shown wherever a deletion is refused
-    :param by: a name to record beside the user who triggered the run
+    :param by: a name to record besides the user who triggered the run
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "lift", "reason", "by")

@@ -166,7 +166,7 @@ def log_stop(remote_log: RemoteLogManager, log: Any) -> None:
 
 
 def log_source_notices(remote_log: RemoteLogManager, log: Any) -> None:
-    """Log what the source reports beside partitions, such as a wrong clock: deletion by age depends on it."""
+    """Log what the source reports besides partitions, such as a wrong clock: deletion by age depends on it."""
     for notice in remote_log.context.source.notices:
         log.warning("%s", notice)
 

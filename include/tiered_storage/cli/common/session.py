@@ -176,7 +176,7 @@ def show_grace(context: RemoteLogContext, output: Output, topic: str = "TOPIC") 
 
 
 def source_notices(context: RemoteLogContext) -> list[Finding]:
-    """Return what the source reports beside partitions, such as a wrong clock: deletion by age depends on it."""
+    """Return what the source reports besides partitions, such as a wrong clock: deletion by age depends on it."""
     return [Finding("", notice) for notice in context.source.notices]
 
 

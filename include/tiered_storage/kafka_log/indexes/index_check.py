@@ -45,7 +45,7 @@ class OffsetIndexCheck:
         at = np.maximum(np.searchsorted(batches.position, positions, side="right") - 1, 0)
         self._refuse(self._begun, batches.position[at] != positions, "no batch begins at the entry's position")
         is_earlier = batches.last_offset[at] > self._offsets[self._begun : begun]
-        self._refuse(self._begun, is_earlier, "the entry's offset stands before the entry's position")
+        self._refuse(self._begun, is_earlier, "the entry's offset lies before the entry's position")
         self._begun = begun
 
         ended = int(np.searchsorted(self._offsets, batches.last_offset[-1], side="right"))
@@ -53,7 +53,7 @@ class OffsetIndexCheck:
         of = np.searchsorted(batches.last_offset, offsets)
         self._refuse(self._ended, batches.last_offset[of] != offsets, "no batch ends with the entry's offset")
         beyond = batches.position[of] >= self._limits[self._ended : ended]
-        self._refuse(self._ended, beyond, "the entry's offset stands at the next entry's position or after it")
+        self._refuse(self._ended, beyond, "the entry's offset lies at the next entry's position or after it")
         self._ended = ended
 
     def finish(self) -> None:

@@ -50,7 +50,7 @@ LEAST_PRIORITY = 19
 
 @dataclass(frozen=True, slots=True)
 class CopyJobDescription(JobDescription):
-    """What a worker needs beside its tasks: the sizes of a copy."""
+    """What a worker needs besides its tasks: the sizes of a copy."""
 
     sizes: CopySizes
 

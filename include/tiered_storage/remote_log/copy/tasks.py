@@ -150,9 +150,9 @@ class CopyTask:
 class CopyOutcome:
     """How the copy of one task ended: with `finished`, the step that commits it, or with `failure`.
 
-    `damages` name errors beside the segment's bytes (a false index); they do not stop the copy, but the run fails.
-    `notices` are worth knowing (an index rebuilt because it was missing). `seconds` of work; `library` is the
-    folder that the worker's code came from.
+    `damages` name errors in other files than the segment's `.log` (a false index); they do not stop the copy, but the
+    run fails. `notices` are worth knowing (an index rebuilt because it was missing). `seconds` of work; `library` is
+    the folder that the worker's code came from.
 
     `rolled` is the segment that the copy rolled itself, if it got so far. `is_unused`: the log had no further segment,
     and nothing was written.

@@ -1,4 +1,4 @@
-"""What a copy run's look at all partitions shows of their topics, beside what is due.
+"""What a copy run's look at all partitions shows of their topics, besides what is due.
 
 Alarms are of tiered topics whose brokers may delete records before they are copied, or have lowered limits by which
 remote records will expire; notices are of topics that were deleted, that a pattern leaves alone, or that the settings

@@ -331,7 +331,7 @@ def _ensure_something_is_there(storage: ListableStorage, settings: Settings, clo
 
 
 def _is_any_copied(settings: Settings, clock: Clock) -> bool:
-    """Return whether the metadata of the settings, beside the new ones, have a finished segment."""
+    """Return whether the metadata of the settings, not the new ones, have a finished segment."""
     with suppress(RemoteMetadataError), open_metadata(settings, clock) as store:
         return any(
             segment.state is SegmentState.COPY_SEGMENT_FINISHED

@@ -72,7 +72,7 @@ def compare(
         if there is None or record is None or not _are_the_same(record, there, topic):
             lost = f"the record of offset {record.offset}" if record else "nothing of the store"
             found = f"what offset {there.offset} holds" if there else "nothing"
-            raise TargetClusterError(f"{topic.name}-{partition}: read back, {found} stands for {lost}")
+            raise TargetClusterError(f"{topic.name}-{partition}: read back {found} instead of {lost}")
 
 
 def _are_the_same(record: Record, there: Record, topic: TargetTopic) -> bool:

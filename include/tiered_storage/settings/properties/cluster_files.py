@@ -63,7 +63,7 @@ def first_cluster_file(environ: Mapping[str, str]) -> Path:
 
 
 def other_clusters(environ: Mapping[str, str]) -> dict[str, Path]:
-    """Return the settings file of each cluster beside the first, by the cluster's name, in the order of the names.
+    """Return the settings file of each cluster other than the first, by the cluster's name, in the order of the names.
 
     Raises OSError if the folder exists but cannot be listed.
     """

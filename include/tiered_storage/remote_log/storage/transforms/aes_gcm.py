@@ -44,7 +44,7 @@ def bound_to(segment_id: RemoteLogSegmentId) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ChunkIdentity:
-    """What a chunk is bound to beside its segment: `segment_size` is that of the log, in bytes, as is `position`."""
+    """What a chunk is bound to besides its segment: `segment_size` is that of the log, in bytes, as is `position`."""
 
     flags: int
     number: int

@@ -123,7 +123,7 @@ THREE = batch_table(BASE, [Batch(10, 100, 5), Batch(10, 200, 9), Batch(10, 300, 
     ("index", "position", "reason"),
     [
         (offset_index((1009, 0), (1019, 99)), 8, "no batch begins"),
-        (offset_index((1009, 0), (1018, 100)), 8, "offset stands before"),
+        (offset_index((1009, 0), (1018, 100)), 8, "offset lies before"),
         (offset_index((1009, 0), (1020, 100)), 8, "no batch ends"),
         (offset_index((1019, 0), (1029, 100)), 0, "next entry's position"),
         (offset_index((1009, 0), (1039, 300)), 8, "past the end"),
