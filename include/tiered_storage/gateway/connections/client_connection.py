@@ -119,7 +119,7 @@ class ClientConnection:
     ) -> None:
         """Call `on_open` once the client is connected: it connects the broker, and returns what takes each request.
 
-        Call `on_end` once, when both are gone. All that either sends is counted in `memory`. With `with_login`,
+        Call `on_end` once, when both are closed. All that either sends is counted in `memory`. With `with_login`,
         requests are small until the client is logged in.
         """
         largest = min(largest_request, LARGEST_BEFORE_LOGIN) if with_login else largest_request
@@ -145,7 +145,7 @@ class ClientConnection:
 
     @property
     def has_ended(self) -> bool:
-        """Whether one side is gone, and the other with it."""
+        """Whether one side is closed, and so the other."""
         return self._has_ended
 
     # ------------------------------------------------------------------------------------------------- what is sent

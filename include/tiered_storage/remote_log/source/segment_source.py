@@ -305,7 +305,7 @@ def first_timestamp(segment: OpenSegment) -> int | None:
 
     A copy reports a broken or older first batch; for the window of a backfill it says nothing. Raises OSError.
     """
-    # Whoever only plans needs none of what this imports.
+    # A plan alone needs none of these imports.
     from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
     from tiered_storage.kafka_log.records.batch_header import NO_TIMESTAMP, TimestampType, read_batch_header
 
