@@ -154,7 +154,7 @@ def assert_the_command_runs(command: str, choice: str, suites: Sequence[str], ki
     )
     assert ran.returncode == 0, ran.stdout
     for suite in suites:
-        passed = rf"^PASSED tests/contract/test_{suite}_contract\.py::\S+\[.*{kind}.*\]$"
+        passed = rf"^PASSED tests/contract/(?:metadata/)?test_{suite}_contract\.py::\S+\[.*{kind}.*\]$"
         assert re.search(passed, ran.stdout, re.MULTILINE), suite
 
 
@@ -166,5 +166,5 @@ def test_the_command_of_the_page_runs_the_suites_on_a_store_of_ones_own() -> Non
 
 def test_the_command_of_the_page_on_metadata_runs_the_suites_on_a_store_of_ones_own() -> None:
     [command] = blocks("", PAGE.with_name("metadata-stores.md"))
-    suites = ("remote_log_metadata", "leases", "topics", "safety", "partition_state")
+    suites = ("segment_steps", "leases", "topics", "safety", "partition_state")
     assert_the_command_runs(command, "memory", suites, "memory")

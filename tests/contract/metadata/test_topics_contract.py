@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from contract.metadata_stores import METADATA_STORES, MetadataStoreOpener
-from support.clocks import ManualClock
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
 
 ORDERS = Topic("cluster-1", "id-of-orders", "orders")
 
 
-@pytest.fixture(params=METADATA_STORES)
-def topics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Topics]:
-    opener: MetadataStoreOpener = request.param
-    with opener(tmp_path, ManualClock()) as store:
-        yield store.topics
+@pytest.fixture
+def topics(store: MetadataStore) -> Topics:
+    return store.topics
 
 
 def test_new_metadata_know_no_topic(topics: Topics) -> None:

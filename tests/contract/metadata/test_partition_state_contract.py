@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from contract.metadata_stores import METADATA_STORES, MetadataStoreOpener
+from contract.metadata_stores import MetadataStoreOpener
 from support.clocks import ManualClock
 from support.metadata_stores import DELETED, FINISHED, ORDERS_0, ORDERS_1, STARTED, a_segment, add_and_bring_to
 from tiered_storage.errors import ConfigurationError, InvalidTransitionError, LeaseLostError
@@ -16,6 +16,8 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
+    MAX_EARLIER_LOG_STARTS,
+    EarlierLogStart,
     Lease,
     PartitionDeleteState,
     PartitionState,
@@ -29,23 +31,6 @@ UNKNOWN = PartitionState(None, (), None)
 CLICKS_0 = TopicIdPartition("cluster-1", "topic-id-of-clicks", 0, "clicks")
 
 Change = Callable[[RemoteLogMetadataManager, Lease], object]
-
-
-@pytest.fixture(params=METADATA_STORES)
-def opener(request: pytest.FixtureRequest) -> MetadataStoreOpener:
-    implementation: MetadataStoreOpener = request.param
-    return implementation
-
-
-@pytest.fixture
-def store(opener: MetadataStoreOpener, tmp_path: Path) -> Iterator[MetadataStore]:
-    with opener(tmp_path, ManualClock()) as opened:
-        yield opened
-
-
-@pytest.fixture
-def lease(store: MetadataStore) -> Lease:
-    return store.leases.acquire(ORDERS_0, "run-1", 60_000)
 
 
 def deletion(
@@ -232,6 +217,38 @@ def test_an_invalid_lineage_stops_the_whole_call_before_it_writes(store: Metadat
         store.segments.put_lineages([(ORDERS_0, LINEAGE, lease), (ORDERS_0, (LINEAGE[1], LINEAGE[0]), lease)])
 
     assert store.segments.partition_states() == {}
+
+
+def test_the_global_log_start_only_moves_up(store: MetadataStore, lease: Lease) -> None:
+    seen = [store.segments.log_start_offset(ORDERS_0)]
+    for offset in (0, 100, 50, 101):
+        store.segments.advance_log_start_offset(ORDERS_0, offset, lease)
+        seen.append(store.segments.log_start_offset(ORDERS_0))
+
+    assert seen == [None, 0, 100, 100, 101]
+    assert store.segments.log_start_offset(ORDERS_1) is None
+
+
+def test_log_starts_that_a_deletion_moved_are_kept(store: MetadataStore, lease: Lease) -> None:
+    store.segments.advance_log_start_offset(ORDERS_0, 5, lease)
+    store.segments.advance_log_start_offset(ORDERS_0, 10, lease, 1_000)
+    store.segments.advance_log_start_offset(ORDERS_0, 10, lease, 1_500)
+    store.segments.advance_log_start_offset(ORDERS_0, 7, lease, 1_600)
+    store.segments.advance_log_start_offset(ORDERS_0, 30, lease, 2_000)
+
+    state = store.segments.partition_state(ORDERS_0)
+    assert state.earlier_log_starts == (EarlierLogStart(5, 1_000), EarlierLogStart(10, 2_000))
+    assert store.segments.partition_states()[ORDERS_0].earlier_log_starts == state.earlier_log_starts
+    assert [state.log_start_before(moment) for moment in (0, 1_000, 1_001, 2_000, 2_001)] == [5, 5, 10, 10, 30]
+
+
+def test_the_number_of_earlier_log_starts_is_limited(store: MetadataStore, lease: Lease) -> None:
+    for offset in range(1, MAX_EARLIER_LOG_STARTS + 10):
+        store.segments.advance_log_start_offset(ORDERS_0, offset, lease, offset)
+
+    kept = store.segments.partition_state(ORDERS_0).earlier_log_starts
+    assert len(kept) == MAX_EARLIER_LOG_STARTS
+    assert kept[-1] == EarlierLogStart(MAX_EARLIER_LOG_STARTS + 8, MAX_EARLIER_LOG_STARTS + 9)
 
 
 def test_many_log_starts_are_moved_and_refusals_reported(store: MetadataStore, lease: Lease) -> None:

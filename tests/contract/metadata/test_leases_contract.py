@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from contract.metadata_stores import METADATA_STORES, MetadataStoreOpener
 from support.clocks import ManualClock
 from support.metadata_stores import ORDERS_0, ORDERS_1
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError
+from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(params=METADATA_STORES)
-def leases(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Leases]:
-    opener: MetadataStoreOpener = request.param
-    with opener(tmp_path, clock) as store:
-        yield store.leases
+def leases(store: MetadataStore) -> Leases:
+    return store.leases
 
 
 def test_a_free_lease_is_granted(leases: Leases, clock: ManualClock) -> None:

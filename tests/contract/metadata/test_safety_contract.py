@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from contract.metadata_stores import METADATA_STORES, MetadataStoreOpener
+from contract.metadata_stores import MetadataStoreOpener
 from support.clocks import ManualClock
 from support.metadata_stores import ORDERS_0, ORDERS_1
-from tiered_storage.remote_log.metadata.metadata_store import Generation
+from tiered_storage.remote_log.metadata.metadata_store import Generation, MetadataStore
 from tiered_storage.remote_log.metadata.safety import (
     LONGEST_TEXT,
     AuditResult,
@@ -32,16 +31,9 @@ def clock() -> ManualClock:
     return ManualClock(2**41 + 10)
 
 
-@pytest.fixture(params=METADATA_STORES)
-def opener(request: pytest.FixtureRequest) -> MetadataStoreOpener:
-    implementation: MetadataStoreOpener = request.param
-    return implementation
-
-
 @pytest.fixture
-def safety(opener: MetadataStoreOpener, tmp_path: Path, clock: ManualClock) -> Iterator[Safety]:
-    with opener(tmp_path, clock) as store:
-        yield store.safety
+def safety(store: MetadataStore) -> Safety:
+    return store.safety
 
 
 def test_new_metadata_have_no_stop_audit_result_or_failure(safety: Safety) -> None:
