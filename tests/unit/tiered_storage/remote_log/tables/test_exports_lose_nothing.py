@@ -16,7 +16,6 @@ from support.remote_logs import (
     LOG_CONFIG,
     NOW,
     RemoteLogFiles,
-    a_copied_remote_log,
     copy,
     flip_bit,
     held_by,
@@ -36,11 +35,6 @@ from unit.tiered_storage.remote_log.modelled_logs import COMMIT, ROLL, Ended, Mo
 INTERVAL = Interval(NOW + 5_000, NOW + 40_000)
 """Record n has the timestamp NOW + n seconds: offsets 5 to 39, of which those up to 29 are copied."""
 BATCH = 5
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> RemoteLogFiles:
-    return a_copied_remote_log(tmp_path)
 
 
 def export(files: RemoteLogFiles, **changes: Any) -> ExportReport:

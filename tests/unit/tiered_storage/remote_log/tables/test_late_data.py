@@ -42,11 +42,6 @@ TAIL = Interval(NOW + 20_000, NOW + 40_000)
 """Its first half is copied: record n has the timestamp NOW + n seconds, and 0 to 29 are."""
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> RemoteLogFiles:
-    return a_copied_remote_log(tmp_path)
-
-
 def request(files: RemoteLogFiles, interval: Interval = TAIL, query: TableQuery | None = None) -> ExportRequest:
     return ExportRequest(query or TableQuery("orders"), interval, files.settings().export_url, block_offsets=8)
 

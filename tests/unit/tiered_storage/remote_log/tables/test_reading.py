@@ -16,7 +16,6 @@ from support.remote_logs import (
     LOG_CONFIG,
     NOW,
     RemoteLogFiles,
-    a_copied_remote_log,
     a_remote_log,
     copy,
     unsynced,
@@ -109,11 +108,6 @@ def assert_written(found: pa.Table, rows: Iterable[Row]) -> None:
         assert (row["topic"], row["partition"], row["timestampType"]) == ("orders", 0, 0)
         assert round(row["timestamp"].timestamp() * 1000) == record.timestamp
         assert [(each["key"], each["value"]) for each in row["headers"]] == list(record.headers)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> RemoteLogFiles:
-    return a_copied_remote_log(tmp_path)
 
 
 @pytest.mark.parametrize(("position", "bit"), [(-10, 1), (BATCH_BYTES + 22, 0x20)], ids=["record", "marker's bit"])
