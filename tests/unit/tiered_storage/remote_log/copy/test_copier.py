@@ -48,11 +48,6 @@ LINEAGE = (EpochEntry(0, 0),)
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> ObjectRemoteStorageManager:
-    return ObjectRemoteStorageManager(LocalDirectory(tmp_path / "store"))
-
-
-@pytest.fixture
 def segment(tmp_path: Path) -> LogSegment:
     """A closed segment from offset 10 to 19, with all its files."""
     return a_remote_log(tmp_path, {("orders", 0): 2}).local_segments()[1]

@@ -1,29 +1,19 @@
-"""What the copier makes of transaction indexes and producer snapshots that are missing, broken or false."""
+"""What the copier makes of transaction indexes that are missing, broken or false."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from golden.logs import GoldenLogs
-from support.clocks import ManualClock
 from support.command_line import mentions
-from support.local_logs import NOW, TOPIC_ID
-from support.records import USUAL_EXAMPLES
-from support.remote_logs import ORDERS_0, flip_bit, location_of, unsynced
-from support.transactions import ABORT, COMMIT, data, marker
-from tiered_storage.errors import RemoteObjectNotFoundError
-from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
+from support.local_logs import TOPIC_ID
+from support.remote_logs import flip_bit, unsynced
+from support.transactions import ABORT, data, marker
+from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.indexes.transaction_index import (
     ENTRY_BYTES,
     AbortedTxn,
@@ -31,15 +21,7 @@ from tiered_storage.kafka_log.indexes.transaction_index import (
     encode_aborted_transactions,
 )
 from tiered_storage.kafka_log.log.local_log import LocalLog
-from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.producers import producer_history
-from tiered_storage.kafka_log.producers.producer_history import KnownProducers, ProducerHistory
-from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_snapshot, write_producer_snapshot
-from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.kafka_log.records.segment_scan import iterate_segment
-from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
-from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
-from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata
+from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
@@ -50,150 +32,20 @@ from unit.tiered_storage.follower_fetches import (
     BEGUN_AGAIN_ABORTED,
     BEGUN_AGAIN_ABORTED_INDEX,
 )
-
-CLOCK = ManualClock(NOW + 5)
-SIZES = CopySizes(window=300, index_interval=150, remote_index_chunk=400)
-CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=150)
-GOLDEN = GoldenLogs(Path(__file__).parents[4] / "golden")
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of many segments, of two producers with transactions over their borders and one without any."""
-    root = tmp_path_factory.mktemp("written")
-    with unsynced(), LocalLog.create(root, "orders", 0, TOPIC_ID, CONFIG, clock=lambda: NOW) as log:
-        for sequence in range(60):
-            producer = sequence % 3
-            log.append_encoded_batch(data(0, 20 + producer, sequence // 3, transactional=producer < 2))
-            if sequence % 13 == 12:
-                log.append_end_marker(20 + sequence % 2, 0, ABORT if sequence % 26 == 12 else COMMIT)
-    return log.directory
-
-
-@pytest.fixture
-def directory(written: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(written, tmp_path / written.name)
-
-
-@pytest.fixture
-def aborting(directory: Path) -> LogSegment:
-    """A segment with an abort marker whose transaction began in an earlier one."""
-    *_, segment = (segment for segment in list_segments(directory) if segment.has_transaction_index())
-    [entry] = TransactionIndex.read(segment.transaction_index_path, segment.base_offset).transactions
-    assert entry.first_offset < segment.base_offset
-    return segment
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> ObjectRemoteStorageManager:
-    return ObjectRemoteStorageManager(LocalDirectory(tmp_path / "store"))
-
-
-def end_of(segment: LogSegment) -> int:
-    """The base offset of the segment after this one."""
-    return next(each.base_offset for each in list_segments(segment.directory) if each > segment)
-
-
-def snapshot_before(segment: LogSegment) -> Path:
-    return producer_snapshot_path(segment.directory, segment.base_offset)
-
-
-def snapshot_after(segment: LogSegment) -> Path:
-    return producer_snapshot_path(segment.directory, end_of(segment))
-
-
-def copied(
-    segment: LogSegment,
-    storage: ObjectRemoteStorageManager,
-    history: ProducerHistory | None = None,
-    readable_from: int = 0,
-) -> CopyOutcome:
-    metadata = RemoteLogSegmentMetadata(
-        RemoteLogSegmentId(ORDERS_0, random_uuid()),
-        segment.base_offset,
-        end_of(segment) - 1,
-        -1,
-        NOW,
-        segment.size(),
-        (EpochEntry(0, 0),),
-    )
-    task = CopyTask(metadata, Lease(ORDERS_0, "copy", 1, NOW), location_of(segment.log_path), (), readable_from)
-    with unsynced():
-        return copy_segment(task, storage, SIZES, CLOCK, history)
-
-
-def fetched(outcome: CopyOutcome, storage: ObjectRemoteStorageManager, kind: IndexKind) -> bytes:
-    """What travelled; nothing where it is not there."""
-    assert outcome.failure is None, outcome.failure
-    assert outcome.finished is not None
-    try:
-        return storage.fetch_index(outcome.task.metadata.updated(outcome.finished), kind)
-    except RemoteObjectNotFoundError:
-        return b""
-
-
-def refused(outcome: CopyOutcome, storage: ObjectRemoteStorageManager) -> str:
-    """Why a segment was not copied."""
-    assert outcome.failure is not None
-    assert not [found.name for found in storage.list_objects() if found.name.endswith(".commit")]
-    assert (outcome.failure.error, outcome.failure.retriable) == ("InvalidLogDirectoryError", False)
-    return outcome.failure.message
-
-
-def forget_what_was_before(segment: LogSegment) -> None:
-    """Leave a log that begins with `segment`, and nothing that records producers before it."""
-    for earlier in list_segments(segment.directory):
-        if earlier < segment:
-            earlier.log_path.unlink()
-    for path in segment.directory.glob("*.snapshot"):
-        if int(path.stem) <= segment.base_offset:
-            path.unlink()
-
-
-def test_files_that_are_true_travel_as_they_are(directory: Path, storage: ObjectRemoteStorageManager) -> None:
-    indexes = 0
-    for segment in list_segments(directory)[:-1]:
-        outcome = copied(segment, storage)
-
-        index = segment.transaction_index_path.read_bytes() if segment.has_transaction_index() else b""
-        indexes += bool(index)
-        assert outcome.damages == outcome.notices == ()
-        assert fetched(outcome, storage, IndexKind.TRANSACTION) == index
-        assert fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT) == snapshot_after(segment).read_bytes()
-    assert indexes == 2
-
-
-def missing(path: Path) -> None:
-    path.unlink()
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def nonsense(path: Path) -> None:
-    path.write_bytes(b"\xff" * ENTRY_BYTES)
-
-
-def torn(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def false_at(position: int) -> Callable[[Path], None]:
-    def damage(path: Path) -> None:
-        content = bytearray(path.read_bytes())
-        content[position] ^= 1
-        path.write_bytes(content)
-
-    return damage
-
-
-def one_more(path: Path) -> None:
-    index = TransactionIndex.read(path, int(path.stem))
-    last = index.transactions[-1]
-    more = replace(last, last_offset=last.last_offset + 1)
-    path.write_bytes(encode_aborted_transactions([*index.transactions, more]))
-
+from unit.tiered_storage.remote_log.copy.copied_producers import (
+    CONFIG,
+    copied,
+    empty,
+    false_at,
+    fetched,
+    forget_what_was_before,
+    missing,
+    nonsense,
+    one_more,
+    refused,
+    snapshot_before,
+    torn,
+)
 
 DAMAGES = [
     *(pytest.param(damage, id=damage.__name__) for damage in (missing, empty, nonsense, torn, one_more)),
@@ -418,22 +270,6 @@ def test_the_log_suffices_if_the_store_has_nothing_before_it(
     assert "rebuilt from the log" in message
 
 
-@pytest.fixture
-def followed(tmp_path: Path) -> LogSegment:
-    """The first segment of a replica that began at offset 100: the end of something before it, and a whole abort."""
-    with unsynced(), LocalLog.create(tmp_path, "orders", 0, TOPIC_ID, CONFIG, base_offset=100) as log:
-        log.append_as_follower(
-            data(100)
-            + marker(101, 7, ABORT)
-            + data(102, 8, 0, transactional=True)
-            + data(103, 9, 0, transactional=True)
-            + marker(104, 8, COMMIT)
-        )
-        log.roll()
-        log.append_as_follower(marker(105, 9, ABORT))
-    return LogSegment(100, log.directory)
-
-
 def test_an_empty_index_says_that_nothing_was_aborted(
     followed: LogSegment, storage: ObjectRemoteStorageManager
 ) -> None:
@@ -459,176 +295,6 @@ def test_an_index_must_have_the_aborts_of_the_log(tmp_path: Path, storage: Objec
 
     assert outcome.failure is not None
     assert mentions(outcome.failure.message, segment.transaction_index_path, "abort", "transaction index")
-
-
-@pytest.mark.parametrize("damage", [missing, empty, nonsense, torn, false_at(20)], ids=lambda damage: damage.__name__)
-def test_a_snapshot_that_is_missing_or_broken_is_rebuilt(
-    directory: Path, storage: ObjectRemoteStorageManager, damage: Callable[[Path], None]
-) -> None:
-    for segment in list_segments(directory)[:-1]:
-        path = snapshot_after(segment)
-        true = path.read_bytes()
-        damage(path)
-
-        outcome = copied(segment, storage)
-
-        assert fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT) == true
-        [message] = (*outcome.damages, *outcome.notices)
-        assert (outcome.damages == ()) == (damage is missing)
-        assert str(path) in message
-        assert "rebuilt from the log" in message
-        path.write_bytes(true)
-
-
-def test_a_snapshot_with_other_open_transactions_is_false(
-    aborting: LogSegment, storage: ObjectRemoteStorageManager
-) -> None:
-    path = snapshot_after(aborting)
-    true = path.read_bytes()
-    first, *others = read_producer_snapshot(path)
-    write_producer_snapshot(path, [replace(first, current_transaction_first_offset=1), *others])
-
-    outcome = copied(aborting, storage)
-
-    assert fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT) == true
-    [message] = outcome.damages
-    assert f"{path}: at byte 0: " in message
-
-
-@pytest.mark.parametrize("earlier", ["kept", "gone"])
-def test_a_false_snapshot_before_the_segment_is_found_out(
-    aborting: LogSegment, storage: ObjectRemoteStorageManager, earlier: str
-) -> None:
-    """It has no open transaction. Earlier segments show one, or else the transaction index and the next snapshot."""
-    true = [aborting.transaction_index_path.read_bytes(), snapshot_after(aborting).read_bytes()]
-    if earlier == "gone":
-        forget_what_was_before(aborting)
-    write_producer_snapshot(snapshot_before(aborting))
-
-    outcome = copied(aborting, storage)
-
-    found = [fetched(outcome, storage, kind) for kind in (IndexKind.TRANSACTION, IndexKind.PRODUCER_SNAPSHOT)]
-    assert found == true
-    [message] = outcome.damages
-    assert mentions(message, f"{snapshot_before(aborting)}: ", "disagrees")
-
-
-def test_a_snapshot_is_believed_against_the_index(aborting: LogSegment, storage: ObjectRemoteStorageManager) -> None:
-    """It has a checksum; the segments that could tell are gone."""
-    snapshot = snapshot_before(aborting).read_bytes()
-    true = aborting.transaction_index_path.read_bytes()
-    forget_what_was_before(aborting)
-    snapshot_before(aborting).write_bytes(snapshot)
-    false_at(17)(aborting.transaction_index_path)
-
-    outcome = copied(aborting, storage)
-
-    assert fetched(outcome, storage, IndexKind.TRANSACTION) == true
-    [message] = outcome.damages
-    assert str(aborting.transaction_index_path) in message
-
-
-def test_a_snapshot_that_has_forgotten_silent_producers_is_true(
-    aborting: LogSegment, storage: ObjectRemoteStorageManager
-) -> None:
-    path = snapshot_after(aborting)
-    kept = [entry for entry in read_producer_snapshot(path) if entry.current_transaction_first_offset >= 0]
-    write_producer_snapshot(path, kept)
-
-    outcome = copied(aborting, storage)
-
-    assert outcome.damages == ()
-    assert fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT) == path.read_bytes()
-
-
-@pytest.mark.parametrize("damage", [missing, torn])
-def test_a_snapshot_that_nobody_can_know_does_not_travel(
-    followed: LogSegment, storage: ObjectRemoteStorageManager, damage: Callable[[Path], None]
-) -> None:
-    followed.transaction_index_path.touch()
-    path = snapshot_after(followed)
-    damage(path)
-
-    outcome = copied(followed, storage)
-
-    assert fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT) == b""
-    [message] = outcome.notices if damage is missing else outcome.damages
-    assert mentions(message, path, "without a producer snapshot")
-
-
-@settings(max_examples=USUAL_EXAMPLES // 2, deadline=None)
-@given(st.data())
-def test_a_log_that_is_whole_makes_good_whatever_the_files_beside_it_say(written: Path, chosen: st.DataObject) -> None:
-    """Missing, broken, or those of another segment: copied in order, what travels is true."""
-    segments = list_segments(written)[:-1]
-    files = [each.transaction_index_path.name for each in segments] + [snapshot_after(each).name for each in segments]
-    damages = chosen.draw(st.dictionaries(st.sampled_from(files), st.sampled_from([None, b"\xff", *files])))
-    with tempfile.TemporaryDirectory() as root:
-        directory = shutil.copytree(written, Path(root) / written.name)
-        for name, damage in damages.items():
-            path = directory / name
-            path.unlink(missing_ok=True)
-            if isinstance(damage, bytes):
-                path.write_bytes(damage)
-            elif damage is not None and (written / damage).is_file():
-                shutil.copy(written / damage, path)
-        storage = ObjectRemoteStorageManager(LocalDirectory(Path(root) / "store"))
-        history = ProducerHistory()
-        for segment in segments:
-            outcome = copied(LogSegment(segment.base_offset, directory), storage, history)
-
-            index = segment.transaction_index_path
-            assert fetched(outcome, storage, IndexKind.TRANSACTION) == (index.read_bytes() if index.is_file() else b"")
-            snapshot = Path(root) / "travelled.snapshot"
-            snapshot.write_bytes(fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT))
-            assert open_in(snapshot) == open_in(snapshot_after(segment))
-
-
-def open_in(snapshot: Path) -> dict[int, int]:
-    """The open transactions of a snapshot."""
-    return KnownProducers(0, read_producer_snapshot(snapshot)).open_transactions
-
-
-def test_a_log_without_snapshots_is_not_read_from_its_start_for_every_segment(directory: Path, tmp_path: Path) -> None:
-    segments = list_segments(directory)[:-1]
-    true = [snapshot_after(segment).read_bytes() for segment in segments]
-    for path in directory.glob("*.snapshot"):
-        path.unlink()
-    read: list[Path] = []
-
-    def watched(path: Path, base_offset: int) -> Iterator[tuple[memoryview, BatchTable]]:
-        read.append(path)
-        return iterate_segment(path, base_offset)
-
-    storage = ObjectRemoteStorageManager(LocalDirectory(tmp_path / "store"))
-    history = ProducerHistory()
-    with mock.patch.object(producer_history, "iterate_segment", watched):
-        found = [
-            fetched(copied(segment, storage, history), storage, IndexKind.PRODUCER_SNAPSHOT) for segment in segments
-        ]
-        assert read == []
-        copied(segments[4], storage, ProducerHistory())
-
-    assert found == true
-    assert read == [segment.log_path for segment in segments[:4]]
-
-
-@pytest.mark.parametrize("topic", ["transactions-0", "epochs-0"])
-def test_a_brokers_own_files_are_rebuilt_byte_for_byte(
-    tmp_path: Path, storage: ObjectRemoteStorageManager, topic: str
-) -> None:
-    directory = shutil.copytree(GOLDEN.log_dir / topic, tmp_path / topic)
-    segments = list_segments(directory)[:-1]
-    brokers = {path: path.read_bytes() for path in directory.iterdir() if path.suffix in (".txnindex", ".snapshot")}
-    for path in brokers:
-        path.unlink()
-    assert segments
-    for segment in segments:
-        outcome = copied(segment, storage)
-
-        found = [fetched(outcome, storage, kind) for kind in (IndexKind.TRANSACTION, IndexKind.PRODUCER_SNAPSHOT)]
-        assert found == [brokers.get(segment.transaction_index_path, b""), brokers[snapshot_after(segment)]]
-        assert len(outcome.damages) == (segment.transaction_index_path in brokers)
 
 
 @pytest.fixture
