@@ -3,106 +3,35 @@
 from __future__ import annotations
 
 import io
-import os
-import runpy
-import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
 from support.command_line import mentions, run_on
-from support.object_stores import OWN_STORE
-from support.remote_logs import (
-    ENABLED,
-    ORDERS_0,
-    RemoteLogFiles,
-    a_copied_remote_log,
-    a_remote_log,
-    copy,
-    states_of,
-    topic_id,
-)
-from tiered_storage.clock import as_date, is_synchronised_by_ntp, machine_boot_time
-from tiered_storage.errors import DeletionRefusedError, RemoteStorageError
+from support.remote_logs import ORDERS_0, RemoteLogFiles, a_remote_log, copy, states_of
+from tiered_storage.clock import as_date
+from tiered_storage.errors import DeletionRefusedError
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.retention.permission.clock_agreement import GraceTime, has_own_clock
-from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.clients.opening import open_object_client
-from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-
-MINUTE = 60_000
-HOUR = 60 * MINUTE
-DAY = 24 * HOUR
-YEAR = 365 * DAY
-SKEW = 5 * MINUTE
-GRACE = HOUR
-
-
-@pytest.fixture
-def without_cloud_variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """What the machine of the tests has set does not count."""
-    for name in os.environ:
-        if name.upper().startswith(("AWS_", "GOOGLE_", "AZURE_", "AZURITE_")):
-            monkeypatch.delenv(name)
-    return monkeypatch
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> RemoteLogFiles:
-    """Three segments of a topic that keeps a week were copied by a right clock; a grace time of an hour."""
-    kept = {**ENABLED, "retention.ms": 7 * DAY, "local.retention.ms": 7 * DAY}
-    return a_copied_remote_log(tmp_path, topics={"orders": kept}, remote_log_deletion_grace_ms=GRACE)
-
-
-def expire(remote_log: RemoteLogManager) -> None:
-    plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
-    remote_log.deletions.mark_expired(plans, "expire")
-    remote_log.deletions.delete_marked("expire")
-
-
-def delete_records(remote_log: RemoteLogManager) -> None:
-    plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
-    assert plan is not None
-    remote_log.deletions.mark_expired([plan], "delete-records")
-
-
-def delete_topic(remote_log: RemoteLogManager) -> None:
-    shutil.rmtree(remote_log.context.settings.log_dirs[0] / "orders-0", ignore_errors=True)
-    plan = remote_log.deletions.plan_topic_deletion("orders", topic_id("orders"))
-    remote_log.deletions.mark_topic_deleted(plan, "delete-topic")
-
-
-def trim(remote_log: RemoteLogManager) -> None:
-    plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.context.clock())
-    remote_log.deletions.enforce_local_retention(plans)
-
-
-def repair(remote_log: RemoteLogManager) -> None:
-    plan = remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING)
-    remote_log.repairs.carry_out(plan, "repair", lambda _: pytest.fail())
-
-
-def check(remote_log: RemoteLogManager) -> None:
-    remote_log.deletions.clocks.ensure_agrees()
-
-
-def run(files: RemoteLogFiles, *operations: Callable[[RemoteLogManager], None]) -> None:
-    with files.open() as remote_log:
-        for operation in operations:
-            operation(remote_log)
-
-
-def refused(files: RemoteLogFiles, operation: Callable[[RemoteLogManager], None], match: str = "trust-clock") -> None:
-    with files.open() as remote_log, pytest.raises(DeletionRefusedError, match=match):
-        operation(remote_log)
+from tiered_storage.remote_log.retention.permission.clock_agreement import GraceTime
+from unit.tiered_storage.remote_log.retention.permission.clock_runs import (
+    DAY,
+    GRACE,
+    HOUR,
+    MINUTE,
+    SKEW,
+    YEAR,
+    check,
+    delete_records,
+    delete_topic,
+    expire,
+    refused,
+    repair,
+    run,
+    trim,
+)
 
 
 @pytest.mark.parametrize("deletes", [expire, delete_records, delete_topic, trim, repair])
@@ -349,175 +278,6 @@ def test_doctor_reports_it(files: RemoteLogFiles) -> None:
     assert "ahead by 365 days" in found["message"]
 
 
-def forget_reading(files: RemoteLogFiles) -> None:
-    """Let the metadata be those of an earlier release, which read no clock."""
-    with closing(sqlite3.connect(files.root / "state" / "remote_log_metadata.db")) as connection, connection:
-        connection.execute("DELETE FROM clock_readings")
-
-
-def rebuild(files: RemoteLogFiles) -> None:
-    """Lose the metadata and make them again from the store, by what the clock shows."""
-    for path in (files.root / "state").glob("remote_log_metadata.db*"):
-        path.unlink()
-    assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
-    assert run_on(files, "topics", "allow-deletion", "orders").exit_code == 0
-
-
-def rebuild_twice(files: RemoteLogFiles) -> None:
-    """Make them again once more, as after something could not be read."""
-    rebuild(files)
-    rebuild(files)
-
-
-def copy_more(files: RemoteLogFiles) -> None:
-    files.append(4)
-    with files.open() as remote_log:
-        assert len(copy(remote_log).committed) == 2
-
-
-def decide(files: RemoteLogFiles) -> None:
-    for words in (("topics", "pause"), ("topics", "enable")):
-        assert run_on(files, *words, "orders").exit_code == 0
-
-
-def take_over(files: RemoteLogFiles) -> None:
-    assert run_on(files, "metadata", "take-over", "--yes").exit_code == 0
-
-
-def take_back(files: RemoteLogFiles) -> None:
-    run_on(files, "undelete", "orders")
-
-
-@pytest.mark.parametrize("lose", [forget_reading, rebuild, rebuild_twice])
-@pytest.mark.parametrize("deletes", [expire, delete_records, trim])
-def test_a_clock_that_was_never_read_is_held_against_the_newest_time_known(
-    files: RemoteLogFiles, deletes: Callable[[RemoteLogManager], None], lose: Callable[[RemoteLogFiles], None]
-) -> None:
-    files.clock.step(YEAR)
-    lose(files)
-    for _ in range(2):
-        refused(files, deletes, "never read.* 2023-11-.*365 days.* later.*trust-clock")
-        files.clock.now += 3 * HOUR
-    assert len(files.objects()) == 9
-    assert files.local_starts() == [0, 10, 20, 30]
-
-
-@pytest.mark.parametrize("writes", [copy_more, decide, take_over, take_back])
-@pytest.mark.parametrize("lose", [forget_reading, rebuild])
-def test_times_written_by_an_unread_clock_do_not_vouch_for_it(
-    files: RemoteLogFiles, lose: Callable[[RemoteLogFiles], None], writes: Callable[[RemoteLogFiles], None]
-) -> None:
-    files.clock.step(YEAR)
-    lose(files)
-    writes(files)
-    files.clock.now += 3 * HOUR
-    refused(files, expire, "never read.* 2023-11-.*365 days.* later.*trust-clock")
-
-
-@pytest.mark.parametrize("is_synchronised", [False, True])
-@pytest.mark.parametrize("lose", [forget_reading, rebuild])
-def test_a_clock_that_was_never_read_is_taken_if_ntp_synchronised_it_or_it_shows_the_newest_time(
-    files: RemoteLogFiles, lose: Callable[[RemoteLogFiles], None], is_synchronised: bool
-) -> None:
-    files.clock.is_synchronised = is_synchronised
-    files.clock.now += 90 * DAY if is_synchronised else SKEW
-    lose(files)
-    run(files, check)
-    files.clock.now += 10 * DAY
-    run(files, delete_records)
-
-
-@pytest.mark.parametrize("lose", [forget_reading, rebuild])
-def test_a_site_that_was_idle_and_has_no_ntp_needs_a_persons_word_once(
-    files: RemoteLogFiles, lose: Callable[[RemoteLogFiles], None]
-) -> None:
-    files.clock.now += HOUR
-    lose(files)
-    refused(files, delete_records, "never read")
-    refused(files, delete_records, "never read")
-    run_on(files, "metadata", "trust-clock", "--yes")
-    run(files, delete_records)
-
-
-def test_a_run_since_the_last_copy_shows_the_time_too(files: RemoteLogFiles) -> None:
-    """The store keeps when its generation was renewed."""
-    files.clock.now += 5 * DAY
-    run(files, expire)
-    forget_reading(files)
-    files.clock.now += SKEW
-    run(files, check)
-
-
-def test_a_clock_that_was_never_read_may_not_be_behind(files: RemoteLogFiles) -> None:
-    forget_reading(files)
-    files.clock.step(-2 * HOUR)
-    refused(files, delete_records, "never read.* earlier, and nothing")
-
-
-def test_segments_marked_before_the_first_reading_wait_their_grace_time_again(files: RemoteLogFiles) -> None:
-    run(files, delete_records)
-    forget_reading(files)
-    files.clock.now += 2 * HOUR
-    files.clock.is_synchronised = True
-    run(files, expire)
-    assert len(files.objects()) == 9
-    files.clock.now += GRACE
-    run(files, expire)
-    assert len(files.objects()) == 3
-
-
-def on_machine(files: RemoteLogFiles, boot_id: str, started: int) -> None:
-    """Let the next run be one of the machine that runs since `started`; all machines show the same time."""
-    files.clock.boot_id, files.clock.started = boot_id, started
-
-
-def test_machines_that_take_turns_each_keep_their_grace_time(files: RemoteLogFiles) -> None:
-    first, second = (files.clock.boot_id, files.clock.started), ("another", files.clock.started - DAY)
-    files.clock.is_synchronised = True
-    run(files, delete_records)
-    on_machine(files, *second)
-    run(files, check)
-    for machine in (first, second, first):
-        files.clock.now += GRACE // 3 + MINUTE
-        on_machine(files, *machine)
-        run(files, expire)
-
-    assert len(files.objects()) == 3
-
-
-def test_a_clock_that_is_behind_another_machines_deletes_nothing(files: RemoteLogFiles) -> None:
-    first, second = (files.clock.boot_id, files.clock.started), ("another", files.clock.started - DAY)
-    files.clock.now += 2 * HOUR
-    files.clock.is_synchronised = True
-    on_machine(files, *second)
-    run(files, check)
-
-    on_machine(files, *first)
-    files.clock.now -= 2 * HOUR
-    refused(files, delete_records, "another one showed .*2:00:00 later")
-    assert run_on(files, "metadata", "trust-clock", "--yes").exit_code == 0
-    run(files, delete_records)
-
-
-def test_a_jump_is_found_whatever_machines_ran_in_between(files: RemoteLogFiles) -> None:
-    first = (files.clock.boot_id, files.clock.started)
-    files.clock.is_synchronised = True
-    on_machine(files, "another", files.clock.started - DAY)
-    run(files, check)
-    on_machine(files, *first)
-    files.clock.step(YEAR)
-
-    refused(files, delete_records, "ahead by 365 days")
-
-
-def test_a_dry_run_reports_a_clock_that_was_never_read_and_records_nothing(files: RemoteLogFiles) -> None:
-    forget_reading(files)
-    files.clock.step(YEAR)
-    assert "never read" in run_on(files, "expire", "--dry-run").err
-    with files.open() as remote_log:
-        assert remote_log.context.store.clock_readings.latest() is None
-
-
 def test_a_store_with_a_clock_of_its_own_stands_above_the_reading(files: RemoteLogFiles) -> None:
     """Nobody is asked for their word where the store's clock agrees."""
     with files.open() as remote_log:
@@ -526,96 +286,3 @@ def test_a_store_with_a_clock_of_its_own_stands_above_the_reading(files: RemoteL
         assert clocks.why_refused() is None
         clocks.ensure_agrees()
         assert clocks.grace(GRACE) == GraceTime(GRACE)
-
-
-@pytest.mark.parametrize(
-    ("url", "endpoint", "environ", "is_own"),
-    [
-        ("file:///tmp/store", None, {}, False),
-        ("hdfs://namenode:8020/folder", None, {}, False),
-        ("s3://bucket/prefix", "http://localhost:9000", {}, False),
-        ("s3://bucket/prefix", "http://[::ffff:127.0.0.1]:9000", {}, False),
-        ("s3://bucket/prefix", "http://0.0.0.0:9000", {}, False),
-        ("s3://bucket/prefix", "http://minio:9000", {}, False),
-        ("s3://bucket/prefix", "https://s3.eu-central-1.amazonaws.com", {}, False),
-        ("s3://bucket/prefix", None, {"AWS_ENDPOINT": "http://minio:9000"}, False),
-        ("s3://bucket/prefix", None, {"AWS_ENDPOINT_URL_S3": "http://minio:9000"}, False),
-        ("s3://bucket/prefix", None, {"aws_endpoint_url": "http://minio:9000"}, False),
-        ("s3://bucket/prefix", None, {"AZURE_STORAGE_USE_EMULATOR": "true"}, False),
-        ("s3://bucket/prefix", None, {"GOOGLE_BASE_URL": "http://gcs:4443"}, False),
-        ("s3://bucket/prefix", None, {"GOOGLE_SERVICE_ACCOUNT": "/etc/key.json"}, False),
-        ("s3://bucket/prefix", None, {"AWS_REGION": "r", "AWS_ACCESS_KEY_ID": "k", "MY_ENDPOINT": "e"}, True),
-        ("s3://bucket/prefix", None, {}, True),
-    ],
-)
-def test_only_a_store_without_an_endpoint_has_a_clock_of_its_own(
-    url: str, endpoint: str | None, environ: dict[str, str], is_own: bool, without_cloud_variables: pytest.MonkeyPatch
-) -> None:
-    """Any endpoint may be this very machine."""
-    for name, value in environ.items():
-        without_cloud_variables.setenv(name, value)
-    options = ObjectStoreOptions(endpoint=endpoint, region="r", allow_http=True)
-    with closing(ObjectRemoteStorageManager(open_object_client(url, options))) as storage:
-        assert has_own_clock(storage) is is_own
-    named = replace(options, properties={"azure_storage_use_emulator": "true"})
-    with closing(ObjectRemoteStorageManager(open_object_client(url, named))) as storage:
-        assert not has_own_clock(storage)
-
-
-@pytest.mark.usefixtures("without_cloud_variables")
-def test_a_derived_class_has_the_clock_of_its_client(tmp_path: Path) -> None:
-    class Derived(ObjectRemoteStorageManager):
-        pass
-
-    for url, is_own in (("s3://bucket/prefix", True), (f"file://{tmp_path}", False)):
-        with closing(Derived(open_object_client(url, ObjectStoreOptions(region="r")))) as storage:
-            assert has_own_clock(storage) is is_own
-
-
-def test_the_objects_of_a_class_of_ones_own_may_have_this_machines_clock(tmp_path: Path) -> None:
-    own = runpy.run_path(str(OWN_STORE))["SqliteObjects"]
-    with closing(ObjectRemoteStorageManager(own(f"sqlite://{tmp_path}/objects.db", 1000))) as storage:
-        assert not has_own_clock(storage)
-
-
-def test_a_store_that_cannot_be_listed_shows_no_clock() -> None:
-    assert not has_own_clock(cast(RemoteStorageManager, object()))
-
-
-@pytest.mark.parametrize("variable", ["AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3"])
-def test_obstore_takes_an_endpoint_from_the_environment(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So has_own_clock looks there too."""
-    monkeypatch.setenv(variable, "http://127.0.0.1:1")
-    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-    options = ObjectStoreOptions(region="r", access_key_id="k", secret_access_key="s", max_retries=0)
-    with closing(ObjectRemoteStorageManager(open_object_client("s3://bucket/prefix", options))) as storage:
-        with pytest.raises(RemoteStorageError, match=r"127\.0\.0\.1:1"):
-            storage.read_identity()
-        assert not has_own_clock(storage)
-
-
-def test_this_machines_own_clocks_agree(tmp_path: Path) -> None:
-    first, then = machine_boot_time(), machine_boot_time()
-    assert first.boot_id == then.boot_id != "unknown"
-    assert 0 <= then.ms - first.ms < HOUR
-
-
-@pytest.mark.parametrize(
-    ("state", "status", "is_synchronised"),
-    [(0, 0x2001, True), (1, 0x11, True), (0, 0x40, False), (5, 0, False), (5, 0x40, False), (-1, 0, False)],
-)
-def test_the_kernel_says_whether_ntp_synchronised_the_clock(
-    monkeypatch: pytest.MonkeyPatch, state: int, status: int, is_synchronised: bool
-) -> None:
-    def adjtimex(found: Any) -> int:
-        assert found.contents.modes == 0, "nothing is set"
-        found.contents.status = status
-        return state
-
-    monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace(adjtimex=adjtimex))
-    assert machine_boot_time().is_synchronised is is_synchronised
-
-
-def test_a_kernel_that_does_not_say_it_has_not_synchronised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace())
-    assert not is_synchronised_by_ntp()
