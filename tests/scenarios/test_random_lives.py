@@ -7,27 +7,21 @@ are deleted, the audit is clean (scenarios 8, 9, 10, 17, 19, 20, 33, 36).
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
-from scenarios.brokers import Brokers
+from scenarios.lived_partition import LivedPartition, segments_in
 from support.plain_reader import PlainReader
 from support.remote_logs import (
-    CLUSTER_ID,
     ENABLED,
     NOW,
     SEGMENT_BYTES,
-    RemoteLogFiles,
     begin,
     carry_out,
     copy,
@@ -37,18 +31,12 @@ from support.remote_logs import (
 )
 from support.simulated_crashes import dies_at
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError, TieredStorageError
-from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.audit.report import AnomalyKind
 from tiered_storage.remote_log.context import store_options
-from tiered_storage.remote_log.copy.tasks import CommitReport, CopyOutcome, CopyPlan
 from tiered_storage.remote_log.lineage import contradiction
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import (
     Finding,
-    PartitionDeleteState,
     RemoteLogSegmentMetadata,
-    SegmentState,
-    TopicIdPartition,
 )
 from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind
@@ -56,44 +44,16 @@ from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.documents.object_names import partition_folder
 
 REPLICAS = (0, 1)
-COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 _OTHER_LEADERS = re.compile(r"offsets (\d+) to (\d+) were copied under other leader epochs than")
 _NEVER_SENT = re.compile(r"is a fork of the log: at offsets (\d+) to (\d+), below the global log start")
-_LAST_COPY = re.compile(r"an unfinished copy, .* nothing else holds offsets \d+ to (\d+): it stays")
-_WRITTEN_AGAIN = "'tiered-storage repair' writes it again from the metadata"
 STEPS = st.integers(0, 12)
 MOST = st.none() | st.integers(1, 3)
 ANY = st.integers(0, 10_000)
 """Chooses among things whose number may depend on the timing of threads; a draw must not depend on it."""
 
 
-class PartitionLives(RuleBasedStateMachine):
-    """One partition on two brokers, its remote log, and what both should hold."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.root = Path(tempfile.mkdtemp(prefix="random-lives-"))
-        self.brokers = Brokers(self.root)
-        self.files = RemoteLogFiles(self.root, properties={"topics": {"orders": dict(ENABLED)}})
-        self.runs = 0
-        self.zombies: list[list[CopyOutcome]] = []
-        self.leader_was_seen = False
-        self.lives: list[TopicIdPartition] = []
-        self.marked: set[TopicIdPartition] = set()
-        self.was_killed = False
-        self.doubled = False
-        """Whether the last audit, quick or deep, found overlaps in the current incarnation."""
-
-    def teardown(self) -> None:
-        try:
-            self.read()
-            self.clear_up_and_audit(expires=True)
-        finally:
-            shutil.rmtree(self.root)
-
-    @property
-    def partition(self) -> TopicIdPartition:
-        return TopicIdPartition(CLUSTER_ID, self.brokers.topic_id, 0, "orders")
+class PartitionLives(LivedPartition):
+    """What may happen to the partition: elections, copies that succeed or die, deletions, losses, repairs."""
 
     # ------------------------------------------------------------------------------------------------- the cluster
 
@@ -132,21 +92,6 @@ class PartitionLives(RuleBasedStateMachine):
         self.brokers.delete_records(start)
 
     # ---------------------------------------------------------------------------------------------- the remote log
-
-    def open(self, number: int | None = None) -> RemoteLogManager:
-        """Open the remote log over a broker's directory, by default the leader's."""
-        number = self.brokers.leader if number is None else number
-        self.files.properties["log.dirs"] = [str(self.brokers.directory(number))]
-        return self.files.open()
-
-    def look(self, remote_log: RemoteLogManager) -> None:
-        """Note whether the remote log knows the current leader."""
-        # An empty log does not show who leads.
-        self.leader_was_seen = bool(self.brokers.written_by) and not remote_log.plan_copy().lineages
-
-    def copy_with(self, remote_log: RemoteLogManager, owner: str, **selection: Any) -> list[CopyOutcome]:
-        self.runs += 1
-        return carry_out(remote_log, begin(remote_log, owner, **selection), f"runs/{self.runs}")
 
     @rule(limit=st.none() | st.integers(1, 3))
     def copy(self, limit: int | None) -> None:
@@ -236,7 +181,7 @@ class PartitionLives(RuleBasedStateMachine):
         sent = remote_log.context.segments.list_deleted_segments(self.partition, start, end - 1)
         compared = [
             (segment, range(max(start, segment.start_offset), min(end, segment.end_offset + 1)))
-            for segment in (*sent, *_segments(remote_log, self.partition))
+            for segment in (*sent, *segments_in(remote_log, self.partition))
         ]
         return any(
             _epochs_of(segment, offsets) != self.brokers.written_by[offsets.start : offsets.stop]
@@ -258,15 +203,6 @@ class PartitionLives(RuleBasedStateMachine):
             with dies_at(step, after_it=after_it):
                 self.expire_with(remote_log, deletes=True)
             self.let_leases_end(remote_log)
-
-    def expire_with(self, remote_log: RemoteLogManager, *, deletes: bool, most: int | None = None) -> None:
-        plans, findings = remote_log.deletions.plan_expiry(EVERYTHING, self.files.clock.now, most)
-        assert most is None or sum(plan.count for plan in plans) <= most
-        assert not findings, findings
-        _, left = remote_log.deletions.mark_expired(plans, "expire")
-        assert not left, left
-        if deletes:
-            self.delete_marked(remote_log)
 
     @rule(which=ANY)
     def delete_records(self, which: int) -> None:
@@ -326,12 +262,6 @@ class PartitionLives(RuleBasedStateMachine):
             assert (marked, left) == ((old,), ())
             self.marked.add(old)
 
-    def retention(self, *, local: int = -2, total: int = -1) -> None:
-        topic = {**ENABLED, "local.retention.bytes": local, "retention.bytes": total}
-        self.files.properties["topics"] = {"orders": topic}
-        with self.open() as remote_log:
-            self.allow_deletions(remote_log)
-
     @rule(which=ANY)
     def lose_an_object_and_repair(self, which: int) -> None:
         """Lose an object: the repair copies what the leader still has; anything else is restored, as a person would."""
@@ -369,18 +299,13 @@ class PartitionLives(RuleBasedStateMachine):
         offsets = range(int(found[1]), int(found[2]) + 1)
         return all(
             _epochs_of(segment, offsets) != self.brokers.written_by[offsets.start : offsets.stop]
-            for segment in _segments(remote_log, self.partition)
+            for segment in segments_in(remote_log, self.partition)
             if (segment.start_offset, segment.end_offset) == (offsets.start, offsets.stop - 1)
         )
 
     def objects_of_segments(self) -> list[Path]:
         folder = self.files.store / partition_folder(self.partition)
         return [path for path in self.files.objects() if path.parent == folder]
-
-    def copy_planned(self, remote_log: RemoteLogManager, copies: CopyPlan) -> CommitReport:
-        self.runs += 1
-        begun = remote_log.begin_copy(copies, "repair")
-        return remote_log.commit_copy(carry_out(remote_log, begun, f"runs/{self.runs}"))
 
     @precondition(lambda self: self.files.objects())
     @rule()
@@ -444,113 +369,6 @@ class PartitionLives(RuleBasedStateMachine):
         yield
         self.files.properties["topics"] = kept
 
-    def visible(self, remote_log: RemoteLogManager) -> set[str]:
-        return {each.segment_id.id for each in self.segments(remote_log) if each.state is COPY_SEGMENT_FINISHED}
-
-    def were_visible(self, remote_log: RemoteLogManager) -> set[str]:
-        return {each.segment_id.id for each in self.segments(remote_log) if each.custom_metadata is not None}
-
-    def segments(self, remote_log: RemoteLogManager) -> Iterator[RemoteLogSegmentMetadata]:
-        for partition in (self.partition, *self.lives):
-            yield from remote_log.context.segments.list_remote_log_segments(partition)
-
-    def allow_deletions(self, remote_log: RemoteLogManager) -> None:
-        """Decide again what the settings file has, because a decision in the metadata overrides it."""
-        properties = {name: str(value) for name, value in self.files.properties["topics"]["orders"].items()}
-        for topic in remote_log.context.topics.list():
-            kept = {
-                name: value for name, value in properties.items() if name.endswith(("retention.bytes", "retention.ms"))
-            }
-            remote_log.context.topics.put(
-                replace(topic, local_deletion_allowed=True, remote_deletion_allowed=True, properties=kept)
-            )
-
-    @rule()
-    def pass_time(self) -> None:
-        self.files.clock.now += self.files.settings().remote_log_orphan_grace_ms + 1
-
-    def let_leases_end(self, remote_log: RemoteLogManager) -> None:
-        self.files.clock.now += remote_log.context.settings.lease_duration_ms + 1
-
-    # ------------------------------------------------------------------------------------------ what always holds
-
-    @rule()
-    def read(self) -> None:
-        """Read from the global log start: exactly what the leader has."""
-        with self.open() as remote_log:
-            global_log_start = remote_log.context.segments.log_start_offset(self.partition)
-            reader = PlainReader(remote_log).open(self.partition)
-            assert reader.log_end_offset == max(self.brokers.end, global_log_start or 0)
-            if global_log_start is not None:
-                assert reader.log_start_offset == global_log_start
-            found = [record.value for record in reader.records(reader.log_start_offset)]
-            assert found == self.brokers.values(reader.log_start_offset)
-
-    @rule(expires=st.booleans())
-    def clear_up_and_audit(self, expires: bool) -> None:
-        """Let leases and grace times end and delete what is due; then the audit must be clean."""
-        self.retention()
-        with unsynced(), self.open() as remote_log:
-            for _ in range(2):
-                self.let_leases_end(remote_log)
-                self.pass_time()
-                self.delete_marked(remote_log)
-            for old in self.marked:
-                assert remote_log.context.segments.partition_state(old).delete_state is PartitionDeleteState.FINISHED
-                files = [path for path in (self.files.store / partition_folder(old)).rglob("*") if path.is_file()]
-                assert [path.parent.name for path in files] == ["state"]
-            self.audit(remote_log, deep=True)
-            if expires:
-                self.expire_with(remote_log, deletes=True)
-                self.audit(remote_log, deep=True)
-                assert not self.doubled
-            lineage = remote_log.context.segments.partition_state(self.partition).lineage
-            assert list(lineage) == sorted(lineage, key=lambda entry: (entry.epoch, entry.start_offset))
-            assert self.leader_was_seen is False or _leads(lineage, self.brokers.written_by)
-
-    def audit(self, remote_log: RemoteLogManager, *, deep: bool = False) -> None:
-        """Find only leftovers, and overlaps that the next expiry after the grace time removes.
-
-        Overlaps of an earlier incarnation may stay: no local log shows any more that both copies are of one topic.
-        """
-        report = remote_log.checks.audit(deep=deep)
-        if any(each.message.endswith(_WRITTEN_AGAIN) for each in report.anomalies):
-            # A killed run may leave a manifest one step ahead, which no later run follows.
-            assert self.was_killed
-            plan = remote_log.repairs.plan(report, EVERYTHING)
-            remote_log.repairs.carry_out(plan, "repair", lambda copies: self.copy_planned(remote_log, copies))
-            report = remote_log.checks.audit(deep=deep)
-        anomalies = [each for each in report.anomalies if not each.is_leftover]
-        worse = [each for each in anomalies if each.kind is not AnomalyKind.OVERLAP]
-        assert not worse, [each.message for each in worse]
-        twice = {each.segment_id for each in anomalies if each.partition == self.partition}
-        assert {each.partition for each in anomalies} <= {self.partition, *self.lives}
-        later = self.files.clock.now + remote_log.context.settings.remote_log_orphan_grace_ms + 1
-        plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, later)
-        ending = {each.segment_id.id for plan in plans for each in (*plan.superseded, *plan.segments)}
-        assert twice <= ending
-        self.doubled = bool(twice) if deep else self.doubled
-
-    def delete_marked(self, remote_log: RemoteLogManager) -> None:
-        """Delete what is due; only unfinished whole copies whose offsets nothing else holds wait for a person.
-
-        As all of the leader's offsets are readable, those are of an old incarnation or an earlier leader. Damaged ones
-        also wait for a person if a decision on an earlier incarnation ended the settings file's right.
-        """
-        report = remote_log.deletions.delete_marked("expire")
-        for failure in report.failures:
-            if "deletion is no longer allowed" in failure.message:
-                assert not remote_log.deletions.permissions.is_allowed(self.partition, DeletionKind.REMOTE)
-                continue
-            found = _LAST_COPY.search(failure.message)
-            assert found is not None, failure
-            [of] = [
-                partition
-                for partition in (self.partition, *self.lives)
-                if any(each.segment_id.id in failure.message for each in _segments(remote_log, partition))
-            ]
-            assert of != self.partition or int(found[1]) >= self.brokers.end, failure
-
 
 def _is_of_a_deposed_leader(failure: Finding) -> bool:
     """Whether `failure` is an unfinished copy by a leader deposed since, which stays as it is."""
@@ -562,20 +380,6 @@ def _epochs_of(segment: RemoteLogSegmentMetadata, offsets: range) -> list[int]:
     return [
         next(entry.epoch for entry in reversed(segment.leader_epochs) if entry.start_offset <= at) for at in offsets
     ]
-
-
-def _segments(remote_log: RemoteLogManager, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
-    return list(remote_log.context.segments.list_remote_log_segments(partition))
-
-
-def _leads(lineage: tuple[EpochEntry, ...], written_by: list[int]) -> bool:
-    """Whether `lineage` has the epoch of each offset, as far as it reaches back."""
-    if not lineage:
-        return not written_by
-    known = range(lineage[0].start_offset, len(written_by))
-    return all(
-        next(entry.epoch for entry in reversed(lineage) if entry.start_offset <= at) == written_by[at] for at in known
-    )
 
 
 def run(examples: int, steps: int) -> None:
