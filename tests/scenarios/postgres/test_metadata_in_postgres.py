@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from sqlalchemy import Connection, delete, text
 
-from scenarios.killed_moves import move_until, move_until_point, run_until_compared
+from scenarios.postgres.killed_moves import move_until, move_until_point, run_until_compared
 from servers.postgres import PASSWORD, PUBLIC_FIRST, current_setting, postgres_url, the_server
 from support.command_line import mentions, run_on
 from support.examinations import examined
@@ -434,7 +434,7 @@ def test_a_file_that_is_no_backup_is_not_restored_to_postgres(site: RemoteLogFil
 
 
 def test_metadata_that_are_lost_are_rebuilt_in_postgres(moved: RemoteLogFiles, url: str) -> None:
-    page = Path(__file__).parents[2] / "docs" / "metadata-stores.md"
+    page = Path(__file__).parents[3] / "docs" / "metadata-stores.md"
     _, put_aside = re.findall(r"```sql\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     the_server().execute(put_aside, url[-25:])
     refused = run_on(moved, "expire")

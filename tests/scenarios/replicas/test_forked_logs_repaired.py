@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.forked_logs import (
+from scenarios.replicas.forked_logs import (
     FINISHED,
     copy_forks_too,
     everything_said,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.brokers import Brokers
+from scenarios.replicas.brokers import Brokers
 from support.command_line import run_on
 from support.plain_reader import PlainReader
 from support.remote_logs import (

@@ -7,7 +7,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from scenarios.copy_steps import run_step
+from scenarios.copy.copy_steps import run_step
 from servers.postgres import PASSWORD, postgres_url, the_server
 from support.object_stores import localbucket_server
 from support.remote_logs import ENABLED, RemoteLogFiles, a_remote_log

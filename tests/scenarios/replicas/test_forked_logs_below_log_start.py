@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.forked_logs import (
+from scenarios.replicas.forked_logs import (
     SEGMENT_BYTES,
     SIZES,
     VERIFIES,

@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from scenarios.brokers import Brokers
+from scenarios.replicas.brokers import Brokers
 from support.plain_reader import PlainReader
 from support.remote_logs import (
     CLUSTER_ID,

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given
 
-from scenarios.forked_logs import (
+from scenarios.replicas.forked_logs import (
     FINISHED,
     SEGMENT_BYTES,
     SIZES,

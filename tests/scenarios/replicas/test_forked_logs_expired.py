@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.forked_logs import everything_said, forked, local_values, over, retain, stored_values, write
+from scenarios.replicas.forked_logs import everything_said, forked, local_values, over, retain, stored_values, write
 from support.command_line import mentions, run_on
 from support.remote_logs import ENABLED, NOW, ORDERS_0, RemoteLogFiles, begin, carry_out, copy, segments_of
 from tiered_storage.kafka_log.files.log_segment import list_segments

@@ -28,7 +28,7 @@ from tiered_storage.kafka_log.files.log_directory import read_log_directory
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.settings.settings import load_settings
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 _SHELL = re.compile(r"^ *```sh\n(?P<lines>.*?)^ *```", re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"\s+#\s.*$|^#.*$")
 NOT_HERE = ("make", "kafka-", "git", "export", "cp -a /var/lib/kafka/data")

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
-from scenarios.lived_partition import LivedPartition, segments_in
+from scenarios.replicas.lived_partition import LivedPartition, segments_in
 from support.plain_reader import PlainReader
 from support.remote_logs import (
     ENABLED,

@@ -1,4 +1,4 @@
-"""The steps of a copy run as programs: `python -m scenarios.copy_steps STEP …`, each in a process of its own.
+"""The steps of a copy run as programs: `python -m scenarios.copy.copy_steps STEP …`, each in a process of its own.
 
 As Airflow's tasks, they hand over nothing but paths in the work area. The worker gets what Spark's workers get: its
 arguments and one variable, but no settings file.
@@ -26,9 +26,9 @@ PLAN, FOLDER = "runs/several-hosts/plan.jsonl", "runs/several-hosts/1"
 
 def run_step(step: str, *arguments: object, environment: dict[str, str]) -> str:
     """Run a step with nothing in its environment but `environment`; return what it printed."""
-    tests = str(Path(__file__).parents[1])
+    tests = str(Path(__file__).parents[2])
     done = subprocess.run(
-        [sys.executable, "-m", "scenarios.copy_steps", step, *map(str, arguments)],
+        [sys.executable, "-m", "scenarios.copy.copy_steps", step, *map(str, arguments)],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": tests, **environment},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
