@@ -18,6 +18,7 @@ from support.clocks import ManualClock
 from support.command_line import CommandResult, mentions, run_on
 from support.key_rings import RING, ring_file, ring_of_three, rsa_files
 from support.local_logs import read_all
+from support.metadata_files import remove_metadata
 from support.remote_logs import (
     ENABLED,
     LOG_CONFIG,
@@ -257,8 +258,7 @@ def test_data_alone_stay(files: RemoteLogFiles) -> None:
         orders_of(files, suffix)[2].unlink()
     shutil.rmtree(files.log_directory)
     files.properties["log.dirs"] = []
-    for path in files.root.glob("state/remote_log_metadata.db*"):
-        path.unlink()
+    remove_metadata(files)
     assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     assert run_on(files, "topics", "allow-deletion", "orders").exit_code == 0
     files.clock.now += DAYS
@@ -273,8 +273,7 @@ def test_data_alone_stay(files: RemoteLogFiles) -> None:
 def test_metadata_are_rebuilt_without_any_key(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         expected = segments_of(remote_log)
-    for path in files.root.glob("state/remote_log_metadata.db*"):
-        path.unlink()
+    remove_metadata(files)
     lose_key(files)
     result = run_on(files, "rebuild-metadata", "--yes")
     assert result.exit_code == 0, result.err

@@ -18,13 +18,13 @@ import pytest
 from sqlalchemy import Connection
 
 from support.command_line import CommandResult, run_on
+from support.metadata_files import database_of, put_back, remove_metadata
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,
     RemoteLogFiles,
     a_copied_remote_log,
     assert_clean,
-    be_the_original,
     begin,
     carry_out,
     copy,
@@ -94,10 +94,6 @@ STEPS: tuple[Callable[[Life], None], ...] = (
 """A trim before a commit, with a plan from before one, and after one."""
 
 
-def database_of(files: RemoteLogFiles) -> Path:
-    return files.root / "state" / "remote_log_metadata.db"
-
-
 @contextmanager
 def remembered(files: RemoteLogFiles, commits: list[bytes]) -> Iterator[None]:
     """Add to `commits` what the database holds after each commit within the block."""
@@ -123,14 +119,6 @@ def lived(root: Path, steps: int) -> Life:
     return life
 
 
-def forget(files: RemoteLogFiles, metadata: bytes) -> None:
-    database = database_of(files)
-    for path in database.parent.glob(f"{database.name}*"):
-        path.unlink()
-    database.write_bytes(metadata)
-    be_the_original(database)
-
-
 def pass_time(files: RemoteLogFiles) -> None:
     """Let leases and the grace time of what died end."""
     settings = files.settings()
@@ -154,8 +142,7 @@ def proceed(files: RemoteLogFiles) -> list[CommandResult]:
 
 def rebuild(files: RemoteLogFiles) -> None:
     """Do what the messages ask for."""
-    for path in database_of(files).parent.glob(f"{database_of(files).name}*"):
-        path.unlink()
+    remove_metadata(files)
     for command in (("rebuild-metadata", "--yes"), ("topics", "allow-deletion", "orders")):
         result = run_on(files, *command)
         assert result.exit_code == 0, result
@@ -172,7 +159,7 @@ def test_whatever_a_database_forgets_no_record_is_lost(tmp_path: Path, steps: in
         files = RemoteLogFiles(tmp_path / str(number), properties=life.files.properties)
         shutil.copytree(life.files.root, files.root)
         with unsynced():
-            forget(files, metadata)
+            put_back(files, metadata)
             results = proceed(files)
             if any(OUTDATED in result.err for result in results):
                 outdated += 1

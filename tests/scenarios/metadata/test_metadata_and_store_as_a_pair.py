@@ -15,25 +15,18 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.bound_sites import DELETABLE
 from support.command_line import CommandResult, mentions, run_on
-from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, be_the_original
+from support.metadata_files import database_of, put_back
+from support.remote_logs import RemoteLogFiles, a_copied_remote_log, a_remote_log
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.storage.documents.store_generation import StoredGeneration, StoreGenerations
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
-DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
 READ = ("read", "orders", 0, "--offset", 0)
 WRITING = [("copy",), ("expire",), ("retain",), ("delete-records", "orders", 0, "--before", 20), ("repair",)]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> RemoteLogFiles:
-    files = a_copied_remote_log(tmp_path / "live", {("orders", 0): 3}, topics={"orders": DELETABLE})
-    with files.open() as remote_log:
-        remote_log.context.bind_store()
-    return files
 
 
 def a_second_installation(tmp_path: Path, site: RemoteLogFiles) -> RemoteLogFiles:
@@ -46,10 +39,6 @@ def a_second_installation(tmp_path: Path, site: RemoteLogFiles) -> RemoteLogFile
     return second
 
 
-def database_of(files: RemoteLogFiles) -> Path:
-    return files.root / "state" / "remote_log_metadata.db"
-
-
 def generations_of(files: RemoteLogFiles) -> Path:
     return files.store / "store.generation"
 
@@ -57,14 +46,6 @@ def generations_of(files: RemoteLogFiles) -> Path:
 def renew(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         remote_log.context.guard.renew("a copy run")
-
-
-def put_back(files: RemoteLogFiles, metadata: bytes) -> None:
-    """Restore an old database as a snapshot of a disk does: inode and time of birth do not change."""
-    for path in database_of(files).parent.glob("remote_log_metadata.db*"):
-        path.unlink()
-    database_of(files).write_bytes(metadata)
-    be_the_original(database_of(files))
 
 
 def everything(files: RemoteLogFiles) -> dict[str, bytes]:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.bound_sites import DELETABLE
 from support.command_line import CommandResult, mentions, run_on
+from support.metadata_files import database_of, put_back, remove_metadata
 from support.remote_logs import (
-    ENABLED,
     RemoteLogFiles,
     a_copied_remote_log,
     a_remote_log,
     assert_clean,
-    be_the_original,
     copy,
     unsynced,
 )
@@ -24,7 +24,6 @@ from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.model import PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING
 
-DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
 TOPICS = {"orders": DELETABLE, "former": {**DELETABLE, "remote.storage.enable": False}}
 PARTITIONS = {("former", 0): 2, ("orders", 0): 3, ("orders", 1): 3}
 
@@ -42,18 +41,6 @@ def forgotten(files: RemoteLogFiles) -> Iterator[None]:
     backup = database_of(files).read_bytes()
     yield
     put_back(files, backup)
-
-
-def database_of(files: RemoteLogFiles) -> Path:
-    return files.root / "state" / "remote_log_metadata.db"
-
-
-def put_back(files: RemoteLogFiles, metadata: bytes) -> None:
-    database = database_of(files)
-    for path in database.parent.glob(f"{database.name}*"):
-        path.unlink()
-    database.write_bytes(metadata)
-    be_the_original(database)
 
 
 def copy_more(files: RemoteLogFiles, number: int = 1) -> None:
@@ -282,8 +269,7 @@ def test_rebuilt_metadata_have_every_decision(site: RemoteLogFiles) -> None:
     with site.open() as remote_log:
         remote_log.context.bind_store()
     forbid(site)
-    for path in (site.root / "state").glob("remote_log_metadata.db*"):
-        path.unlink()
+    remove_metadata(site)
 
     assert run_on(site, "rebuild-metadata", "--yes").exit_code == 0
     assert run_on(site, "topics", "allow-deletion", "orders").exit_code == 0

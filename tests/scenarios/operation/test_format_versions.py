@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 
+from scenarios.bound_sites import DELETABLE
 from support.command_line import CommandResult, mentions, run_on
 from support.remote_logs import (
     ENABLED,
@@ -32,7 +33,6 @@ from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage import commit_marker, index_bundle
 from tiered_storage.remote_log.storage.documents import manifest, partition_manifest
 
-DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
 TOPICS = {"orders": DELETABLE, "former": DELETABLE}
 
 FORMATS: dict[str, tuple[ModuleType, *tuple[str, ...]]] = {

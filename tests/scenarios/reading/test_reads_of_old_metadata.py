@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from support.command_line import CommandResult, run_on
-from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, be_the_original, copy
+from support.metadata_files import database_of, put_back, remove_metadata
+from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, copy
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.storage.documents.store_generation import StoreGenerations
@@ -25,18 +26,6 @@ READING = {
     "topics": ("topics", "list"),
     "restore": ("restore", "orders", "--to-directory", "restored"),
 }
-
-
-def database_of(files: RemoteLogFiles) -> Path:
-    return files.root / "state" / "remote_log_metadata.db"
-
-
-def put_back(files: RemoteLogFiles, backup: Path) -> None:
-    """Put a backup where the metadata were, so that they count as the original file."""
-    for path in database_of(files).parent.glob("remote_log_metadata.db*"):
-        path.unlink()
-    shutil.copy(backup, database_of(files))
-    be_the_original(database_of(files))
 
 
 def backed_up(files: RemoteLogFiles) -> Path:
@@ -58,7 +47,7 @@ def before_the_first_copy(tmp_path: Path) -> RemoteLogFiles:
     files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
     backup = backed_up(files)
     copy_and_trim(files)
-    put_back(files, backup)
+    put_back(files, backup.read_bytes())
     return files
 
 
@@ -70,7 +59,7 @@ def before_the_last_copy(tmp_path: Path) -> RemoteLogFiles:
     backup = backed_up(files)
     files.append(4)
     copy_and_trim(files)
-    put_back(files, backup)
+    put_back(files, backup.read_bytes())
     return files
 
 
@@ -195,8 +184,7 @@ def test_a_store_that_is_away_or_lost_its_marks_stops_no_read_of_what_is_there(s
 
 def test_a_backup_of_this_generation_is_read_wherever_it_is(site: RemoteLogFiles) -> None:
     backup = backed_up(site)
-    for path in database_of(site).parent.glob("remote_log_metadata.db*"):
-        path.unlink()
+    remove_metadata(site)
     assert run_on(site, "metadata", "restore", backup).exit_code == 0
 
     assert run_on(site, *READ).exit_code == 0

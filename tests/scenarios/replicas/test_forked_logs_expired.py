@@ -13,6 +13,7 @@ import pytest
 
 from scenarios.replicas.forked_logs import everything_said, forked, local_values, over, retain, stored_values, write
 from support.command_line import mentions, run_on
+from support.metadata_files import remove_metadata
 from support.remote_logs import ENABLED, NOW, ORDERS_0, RemoteLogFiles, begin, carry_out, copy, segments_of
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.remote_log.context import store_options
@@ -153,8 +154,7 @@ def without_markers(files: RemoteLogFiles, lost: Iterable[RemoteLogSegmentMetada
     for marker in files.objects(".commit"):
         if any(one in marker.name for one in ids):
             marker.unlink()
-    for database in (files.root / "state").glob("remote_log_metadata.db*"):
-        database.unlink()
+    remove_metadata(files)
     settings = files.settings()
     rebuild_metadata(settings, store_options(settings, {}), files.clock)
     return files

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from scenarios.replicas.lived_partition import LivedPartition, segments_in
+from support.metadata_files import remove_metadata
 from support.plain_reader import PlainReader
 from support.remote_logs import (
     ENABLED,
@@ -313,8 +314,7 @@ class PartitionLives(LivedPartition):
         """Rebuild them from the store. Runs continue, and earlier zombies are refused."""
         with self.open() as remote_log:
             marked = self.were_visible(remote_log) - self.visible(remote_log)
-        for path in self.root.glob("state/remote_log_metadata.db*"):
-            path.unlink()
+        remove_metadata(self.files)
         settings = self.files.settings()
         with unsynced():
             report = rebuild_metadata(settings, store_options(settings, {}), self.files.clock)

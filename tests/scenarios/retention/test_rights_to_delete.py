@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.command_line import run_on
+from support.metadata_files import remove_metadata
 from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remote_log, a_remote_log, topic_id
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 
@@ -30,8 +31,7 @@ def test_a_rebuild_leaves_no_right_to_a_topic_that_was_never_copied(tmp_path: Pa
         tmp_path, {("orders", 0): 2, ("payments", 0): 3}, topics={"orders": DELETABLE, "payments": DELETABLE}
     )
     assert run_on(files, "copy", "--topics", "orders").exit_code == 0
-    for path in (files.root / "state").glob("remote_log_metadata.db*"):
-        path.unlink()
+    remove_metadata(files)
     assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
 
     expire_and_retain(files)

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.bound_sites import DELETABLE
 from support.command_line import CommandResult, run_on
+from support.metadata_files import database_of, remove_metadata
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,
@@ -30,7 +32,6 @@ from support.remote_logs import (
 )
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 
-DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
 TOPICS = {"orders": DELETABLE, "former": {**DELETABLE, "remote.storage.enable": False}}
 PARTITIONS = {("orders", 0): 3, ("former", 0): 2}
 
@@ -76,15 +77,10 @@ def _fingerprint(directory: Path) -> dict[str, str]:
     }
 
 
-def database(files: RemoteLogFiles) -> Path:
-    return files.root / "state" / "remote_log_metadata.db"
-
-
 def replace_database(files: RemoteLogFiles, content: bytes | None) -> None:
-    for path in database(files).parent.glob(f"{database(files).name}*"):
-        path.unlink()
+    remove_metadata(files)
     if content is not None:
-        database(files).write_bytes(content)
+        database_of(files).write_bytes(content)
 
 
 # ----------------------------------------------------------------------------------------------------------- faults
@@ -111,7 +107,7 @@ def all_objects_removed(files: RemoteLogFiles) -> None:
 
 def metadata_of_last_week(files: RemoteLogFiles) -> None:
     """The metadata were restored from a backup; much was copied since."""
-    backup = database(files).read_bytes()
+    backup = database_of(files).read_bytes()
     for topic in ("orders", "former"):
         files.append(4, topic=topic)
     files.properties["topics"] = dict.fromkeys(TOPICS, ENABLED)
@@ -131,7 +127,7 @@ def metadata_of_another(files: RemoteLogFiles) -> None:
     with unsynced(), other.open() as remote_log:
         remote_log.context.bind_store()
     shutil.rmtree(other.store)
-    replace_database(files, database(other).read_bytes())
+    replace_database(files, database_of(other).read_bytes())
     identity = files.store / "store.json"
     document = json.loads(identity.read_text())
     identity.write_text(json.dumps({**document, "metadata_uuid": "somebody else's"}))

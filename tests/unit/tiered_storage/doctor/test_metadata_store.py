@@ -10,6 +10,7 @@ import pytest
 from golden.earlier_versions import copy_generation
 from support.command_line import mentions
 from support.examinations import examined
+from support.metadata_files import database_of, remove_metadata
 from support.remote_logs import (
     ENABLED,
     NOW,
@@ -26,10 +27,6 @@ from tiered_storage.remote_log.metadata.safety import AuditResult
 from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION, VERSION_TABLE
 from tiered_storage.remote_log.storage.documents.object_names import STORE_IDENTITY
 from unit.tiered_storage.doctor.folders import everything_in
-
-
-def database_of(files: RemoteLogFiles) -> Path:
-    return files.root / "state" / "remote_log_metadata.db"
 
 
 def execute(files: RemoteLogFiles, statement: str) -> None:
@@ -306,8 +303,7 @@ def test_metadata_that_lack_a_decision_are_wrong(tmp_path: Path) -> None:
         remote_log.context.bind_store()
         backup = database_of(files).read_bytes()
         remote_log.context.safety.stop("legal hold", "ada")
-    for path in database_of(files).parent.glob(f"{database_of(files).name}*"):
-        path.unlink()
+    remove_metadata(files)
     database_of(files).write_bytes(backup)
 
     [message] = examined(files).wrong()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.clocks import ManualClock
+from support.metadata_files import remove_metadata
 from support.remote_logs import (
     ORDERS_0,
     RemoteLogFiles,
@@ -171,8 +172,7 @@ def test_deleted_segments_stay_deleted_if_metadata_are_lost_after_a_repair(
     breaks(files)
     with files.open() as remote_log:
         repaired(remote_log)
-    for path in files.root.glob("state/remote_log_metadata.db*"):
-        path.unlink()
+    remove_metadata(files)
     settings = files.settings()
     assert rebuild_metadata(settings, store_options(settings, {}), files.clock).unreadable == ()
 

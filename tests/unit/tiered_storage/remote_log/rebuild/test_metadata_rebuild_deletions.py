@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from support.metadata_files import remove_metadata
 from support.plain_reader import PlainReader
 from support.remote_logs import (
     ENABLED,
@@ -50,8 +51,7 @@ DELETED_ON_DISABLE = {**DISABLED, "remote.log.delete.on.disable": True}
 
 def lose_and_rebuild(files: RemoteLogFiles) -> RebuildReport:
     """Lose the metadata and rebuild them from the store."""
-    for path in files.root.glob("state/remote_log_metadata.db*"):
-        path.unlink()
+    remove_metadata(files)
     settings = files.settings()
     return rebuild_metadata(settings, store_options(settings, {}), files.clock)
 

@@ -13,6 +13,7 @@ import pytest
 
 from support.clocks import ManualClock
 from support.command_line import mentions, run_on
+from support.metadata_files import database_of, remove_metadata
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,
@@ -161,8 +162,7 @@ def test_a_segment_that_lost_its_marker_before_a_rebuild_is_finished_too(tmp_pat
     files = a_copied_remote_log(tmp_path, topics=TOPICS)
     shutil.rmtree(files.partition_directory())
     files.objects(".commit")[1].unlink()
-    for path in (files.root / "state").glob("remote_log_metadata.db*"):
-        path.unlink()
+    remove_metadata(files)
     assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     files.clock.now = 2_000_000_000_000
     with files.open() as remote_log:
@@ -182,9 +182,8 @@ def test_an_unknown_log_start_hides_no_readable_segment(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=TOPICS)
     shutil.rmtree(files.partition_directory())
     files.objects(".commit")[1].unlink()
-    database = files.root / "state" / "remote_log_metadata.db"
-    for path in database.parent.glob(f"{database.name}*"):
-        path.unlink()
+    database = database_of(files)
+    remove_metadata(files)
     assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     for document in files.store.rglob("state/*.json"):
         document.unlink()

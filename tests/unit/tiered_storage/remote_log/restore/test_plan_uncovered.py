@@ -11,6 +11,7 @@ import pytest
 
 from support.clocks import ManualClock
 from support.command_line import mentions, run_on
+from support.metadata_files import remove_metadata
 from support.metadata_stores import a_segment, a_step
 from support.remote_logs import (
     ORDERS_0,
@@ -65,8 +66,7 @@ def objects_of(files: RemoteLogFiles, number: int, suffix: str) -> list[Path]:
 
 
 def rebuild(files: RemoteLogFiles) -> int:
-    for path in files.root.glob("state/remote_log_metadata.db*"):
-        path.unlink()
+    remove_metadata(files)
     return run_on(files, "rebuild-metadata", "--yes").exit_code
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from support.clocks import stamped
 from support.command_line import mentions
+from support.metadata_files import database_of, remove_metadata
 from support.remote_logs import (
     ENABLED,
     NOW,
@@ -371,14 +372,13 @@ def test_an_old_plan_takes_nothing_that_settings_would_keep_by_now(tmp_path: Pat
 
 def test_nothing_expires_under_metadata_that_are_older_than_the_store(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - SEGMENT_BYTES))
-    database = files.root / "state" / "remote_log_metadata.db"
+    database = database_of(files)
     last_week = database.read_bytes()
     files.append(4)
     with files.open() as remote_log:
         assert len(copy(remote_log).committed) == 2
 
-    for path in database.parent.glob(f"{database.name}*"):
-        path.unlink()
+    remove_metadata(files)
     database.write_bytes(last_week)
     with files.open(outdated=True) as remote_log:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)

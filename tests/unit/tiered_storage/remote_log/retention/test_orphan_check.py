@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import mentions, run_on
+from support.metadata_files import database_of
 from support.remote_logs import (
     ENABLED,
     RemoteLogFiles,
@@ -31,20 +32,16 @@ STARTED, FINISHED = "COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"
 TOPICS = {"orders": {**ENABLED, "remote.deletion.allowed": False, "local.retention.ms": 1}}
 
 
-def database(files: RemoteLogFiles) -> Path:
-    return files.root / "state" / "remote_log_metadata.db"
-
-
 def back_up(files: RemoteLogFiles) -> Path:
     path = files.root / "backup.db"
-    with closing(sqlite3.connect(database(files))) as source, closing(sqlite3.connect(path)) as backup:
+    with closing(sqlite3.connect(database_of(files))) as source, closing(sqlite3.connect(path)) as backup:
         source.backup(backup)
     return path
 
 
 def remove_metadata(files: RemoteLogFiles) -> None:
     for suffix in ("", "-wal", "-shm"):
-        database(files).with_name(database(files).name + suffix).unlink(missing_ok=True)
+        database_of(files).with_name(database_of(files).name + suffix).unlink(missing_ok=True)
 
 
 def trim(remote_log: RemoteLogManager) -> None:
@@ -73,7 +70,7 @@ def restored(tmp_path: Path) -> RemoteLogFiles:
         trim(remote_log)
     assert files.local_starts() == [30]
     remove_metadata(files)
-    shutil.copy(backup, database(files))
+    shutil.copy(backup, database_of(files))
     with files.open(outdated=True) as remote_log:
         assert take_over(remote_log.context).was_outdated
     files.clock.now += 10_000_000
@@ -113,14 +110,14 @@ def test_an_orphan_below_the_global_log_start_is_deleted(restored: RemoteLogFile
 
 
 def test_nothing_is_deleted_of_a_partition_of_which_the_store_knows_later_segments(restored: RemoteLogFiles) -> None:
-    shutil.copy(database(restored), restored.root / "old.db")
+    shutil.copy(database_of(restored), restored.root / "old.db")
     shutil.rmtree(restored.log_directory)
     (restored.root / "before").rename(restored.log_directory)
     with restored.open() as remote_log:
         assert copy(remote_log).is_whole
     remove_metadata(restored)
-    shutil.copy(restored.root / "old.db", database(restored))
-    be_the_original(database(restored))
+    shutil.copy(restored.root / "old.db", database_of(restored))
+    be_the_original(database_of(restored))
 
     with pytest.raises(OutdatedMetadataError):
         expire_twice(restored)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.command_line import mentions
+from support.metadata_files import remove_metadata
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,
@@ -133,8 +134,7 @@ def test_segments_marked_before_a_rebuild_can_be_undeleted_after_it(
 
 
 def rebuild(files: RemoteLogFiles) -> None:
-    for path in (files.root / "state").glob("remote_log_metadata.db*"):
-        path.unlink()
+    remove_metadata(files)
     files.clock.now += 1
     settings = files.settings()
     assert rebuild_metadata(settings, store_options(settings, {}), files.clock).unreadable == ()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.command_line import mentions
+from support.metadata_files import database_of, remove_metadata
 from support.metadata_stores import a_step
 from support.remote_logs import (
     ENABLED,
@@ -252,13 +253,12 @@ def test_a_long_copy_that_holds_the_lease_does_not_hold_up_the_trim(tmp_path: Pa
 
 def test_nothing_local_is_deleted_under_metadata_that_are_older_than_the_store(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
-    database = files.root / "state" / "remote_log_metadata.db"
+    database = database_of(files)
     last_week = database.read_bytes()
     files.append(4)
     with files.open() as remote_log:
         assert len(copy(remote_log).committed) == 2
-    for path in database.parent.glob(f"{database.name}*"):
-        path.unlink()
+    remove_metadata(files)
     database.write_bytes(last_week)
 
     with files.open(outdated=True) as remote_log, pytest.raises(OutdatedMetadataError):

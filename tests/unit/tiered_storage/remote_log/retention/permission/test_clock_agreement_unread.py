@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from support.command_line import run_on
+from support.metadata_files import remove_metadata
 from support.remote_logs import RemoteLogFiles, copy
 from tiered_storage.remote_log.manager import RemoteLogManager
 from unit.tiered_storage.remote_log.retention.permission.clock_runs import (
@@ -35,8 +36,7 @@ def forget_reading(files: RemoteLogFiles) -> None:
 
 def rebuild(files: RemoteLogFiles) -> None:
     """Lose the metadata and make them again from the store, by what the clock shows."""
-    for path in (files.root / "state").glob("remote_log_metadata.db*"):
-        path.unlink()
+    remove_metadata(files)
     assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     assert run_on(files, "topics", "allow-deletion", "orders").exit_code == 0
 

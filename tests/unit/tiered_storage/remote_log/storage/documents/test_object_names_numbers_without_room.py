@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import run_on
+from support.metadata_files import remove_metadata
 from support.remote_logs import ORDERS_0, RemoteLogFiles, a_copied_remote_log, copy, end_below, held_by
 from tiered_storage.errors import MetadataCorruptError, RemoteObjectCorruptError
 from tiered_storage.remote_log.model import PartitionState
@@ -41,11 +42,6 @@ def put_document(files: RemoteLogFiles, number: int) -> Path:
     return path
 
 
-def forget_metadata(files: RemoteLogFiles) -> None:
-    for path in files.root.glob("state/remote_log_metadata.db*"):
-        path.unlink()
-
-
 @pytest.mark.parametrize("number", TOO_HIGH)
 def test_a_partition_document_that_no_lease_can_have_written_is_not_ours(files: RemoteLogFiles, number: int) -> None:
     path = put_document(files, number)
@@ -65,7 +61,7 @@ def test_metadata_are_rebuilt_beside_a_document_with_an_impossible_number(
     files: RemoteLogFiles, number: int, command: str
 ) -> None:
     put_document(files, number)
-    forget_metadata(files)
+    remove_metadata(files)
     assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
     if command == "take-over":
         files.store.joinpath("store.generation").rename(files.root / "away")
@@ -102,7 +98,7 @@ def test_the_last_number_before_that_is_an_error_that_names_the_object(files: Re
         remote_log.context.bind_store()
     path = put_document(files, HIGHEST_NUMBER)
     if command == "rebuild-metadata":
-        forget_metadata(files)
+        remove_metadata(files)
         done = run_on(files, command, "--yes")
     else:
         files.store.joinpath("store.generation").rename(files.root / "away")
