@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import mentions, run_on
-from support.metadata_files import database_of
+from support.metadata_files import database_of, remove_metadata
 from support.remote_logs import (
     ENABLED,
     RemoteLogFiles,
@@ -37,11 +37,6 @@ def back_up(files: RemoteLogFiles) -> Path:
     with closing(sqlite3.connect(database_of(files))) as source, closing(sqlite3.connect(path)) as backup:
         source.backup(backup)
     return path
-
-
-def remove_metadata(files: RemoteLogFiles) -> None:
-    for suffix in ("", "-wal", "-shm"):
-        database_of(files).with_name(database_of(files).name + suffix).unlink(missing_ok=True)
 
 
 def trim(remote_log: RemoteLogManager) -> None:
