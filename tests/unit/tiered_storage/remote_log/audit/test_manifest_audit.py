@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from support.clocks import ManualClock
 from support.metadata_files import remove_metadata
 from support.remote_logs import (
     ORDERS_0,
@@ -37,8 +35,8 @@ from tiered_storage.remote_log.repair.repairs import RepairReport
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from unit.tiered_storage.remote_log.audit.audited_logs import later
 
-DAYS = 10**10
 DEPTHS = pytest.mark.parametrize("deep", [False, True])
 
 
@@ -50,7 +48,7 @@ def files(tmp_path: Path) -> RemoteLogFiles:
         lease = held_by(remote_log, "test")
         move_log_start(remote_log, 10, lease)
         remote_log.context.leases.release(lease)
-    files.clock = ManualClock(time.time_ns() // 1_000_000 + DAYS)
+    files.clock = later()
     return files
 
 
