@@ -1,6 +1,7 @@
+"""A source of log directories shows each partition: its segments, its lineage, how far it is stable, and its ids."""
+
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import struct
@@ -9,30 +10,21 @@ from typing import Any
 
 import pytest
 
-from support.command_line import mentions, run_on
+from support.command_line import run_on
 from support.remote_logs import (
     BATCH_BYTES,
     CLUSTER_ID,
     NOW,
     ORDERS_0,
     SEGMENT_BYTES,
-    RemoteLogFiles,
-    a_copied_remote_log,
     a_remote_log,
     batches_in,
-    flip_bit,
     partition_of,
     record,
     rewrite_segment,
     topic_id,
 )
-from tiered_storage.errors import (
-    ConfigurationError,
-    CorruptIndexError,
-    InvalidLogDirectoryError,
-    LogDirectoryLockedError,
-)
-from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
+from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.files.offset_checkpoint import (
@@ -46,22 +38,9 @@ from tiered_storage.kafka_log.records.record_batch import TimestampType, encode_
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT, LogDirectorySource
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
-from tiered_storage.remote_log.source.segment_source import SegmentSource, first_timestamp
-
-
-def source_of(files: RemoteLogFiles, *, end_is_stable: bool = False) -> LogDirectorySource:
-    return LogDirectorySource((files.log_directory,), None, end_is_stable)
-
-
-def look(files: RemoteLogFiles, *, end_is_stable: bool = False) -> PartitionLog:
-    [found] = source_of(files, end_is_stable=end_is_stable).partitions()
-    assert isinstance(found, PartitionLog), found
-    return found
-
-
-def why_unreadable(source: SegmentSource) -> dict[str, str]:
-    return {found.partition: found.reason for found in source.partitions() if isinstance(found, UnreadablePartition)}
+from tiered_storage.remote_log.source.partition_log import PartitionLog
+from tiered_storage.remote_log.source.segment_age import first_timestamp
+from unit.tiered_storage.remote_log.source.looks import look, source_of, why_unreadable
 
 
 def test_a_partition_shows_its_segments_its_lineage_and_how_far_it_is_stable(tmp_path: Path) -> None:
@@ -98,28 +77,6 @@ def test_partitions_come_in_order_and_several_directories_make_one_source(tmp_pa
     ]  # fmt: skip
     assert source.partition(partition_of("orders", 1)) is not None
     assert source.partition(partition_of("orders", 3)) is None
-
-
-def test_a_partition_in_two_directories_is_used_from_neither(tmp_path: Path) -> None:
-    files = a_remote_log(tmp_path, {("orders", 0): 0, ("orders", 1): 0})
-    again = shutil.copytree(files.log_directory, tmp_path / "again")
-    shutil.rmtree(again / "orders-1")
-    source = LogDirectorySource((files.log_directory, again))
-    why = f"{files.partition_directory()} and {again / 'orders-0'} are the same partition: name only one of them"
-
-    first, sound, second = source.partitions()
-
-    for unreadable in (first, second):
-        assert isinstance(unreadable, UnreadablePartition)
-        assert unreadable.partition == "orders-0"
-        assert why in unreadable.reason
-    assert isinstance(sound, PartitionLog)
-    with pytest.raises(InvalidLogDirectoryError, match="same partition"):
-        source.partition(ORDERS_0)
-    assert source.partition(partition_of("orders", 1)) == sound
-    (again / "orders-0").rename(again / f"orders-0.{'0' * 32}-future")
-    assert why_unreadable(source) == {}
-    assert source.partition(ORDERS_0) is not None
 
 
 NOBODY_KNOWS = ["meta.properties", "orders-0/partition.metadata"]
@@ -280,75 +237,6 @@ def test_the_end_that_a_person_vouches_for_is_after_the_last_whole_batch(tmp_pat
     assert look(files, end_is_stable=True).last_stable_offset == 10
 
 
-def test_a_broken_partition_holds_up_no_other(tmp_path: Path) -> None:
-    files = a_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1, ("views", 0): 1})
-    (files.partition_directory("clicks") / "leader-epoch-checkpoint").write_text("0\nmany\n")
-    flip_bit(files.local_segments("orders")[-1].log_path, BATCH_BYTES - 1)
-    source = source_of(files)
-
-    found = {str(one.topic_id_partition) for one in source.partitions() if isinstance(one, PartitionLog)}
-
-    assert found == {"views-0"}
-    reasons = why_unreadable(source)
-    assert "leader-epoch-checkpoint" in reasons["clicks-0"]
-    assert "00000000000000000010.log" in reasons["orders-0"]
-    assert "CRC" in reasons["orders-0"]
-
-
-def test_a_partition_whose_id_cannot_be_read_is_damaged_and_not_gone(tmp_path: Path) -> None:
-    files = a_remote_log(tmp_path, {("orders", 0): 1})
-    (files.partition_directory() / "partition.metadata").write_text("version: 0\ntopic_id: nonsense\n")
-
-    assert "partition.metadata" in why_unreadable(source_of(files))["orders-0"]
-    with pytest.raises(CorruptIndexError, match=r"partition\.metadata"):
-        source_of(files).partition(ORDERS_0)
-
-
-def test_a_directory_that_somebody_holds_is_not_looked_at(tmp_path: Path) -> None:
-    files = a_remote_log(tmp_path)
-
-    with DirectoryLock.acquire(files.log_directory):
-        with pytest.raises(LogDirectoryLockedError):
-            list(source_of(files).partitions())
-        with pytest.raises(LogDirectoryLockedError):
-            source_of(files).partition(ORDERS_0)
-
-
-def test_a_directory_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = a_remote_log(tmp_path)
-
-    def refuse(path: object, *_: object) -> int:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(os, "open", refuse)
-
-    with pytest.raises(InvalidLogDirectoryError, match=f"{files.log_directory}"):
-        list(source_of(files).partitions())
-
-
-def test_no_directory_and_one_that_is_not_kafkas_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"log\.dirs"):
-        list(LogDirectorySource(()).partitions())
-    with pytest.raises(InvalidLogDirectoryError, match="not a Kafka"):
-        list(LogDirectorySource((tmp_path,)).partitions())
-    with pytest.raises(InvalidLogDirectoryError, match="not a directory"):
-        list(LogDirectorySource((tmp_path / "missing",)).partitions())
-    assert LogDirectorySource(()).partition(ORDERS_0) is None
-
-
-def test_missing_checkpoints_and_folders_left_out_are_reported(tmp_path: Path) -> None:
-    files = a_remote_log(tmp_path, {("orders", 0): 0})
-    (files.log_directory / LOG_START_OFFSET_CHECKPOINT).unlink()
-    (files.log_directory / "orders-1.0123456789abcdef0123456789abcdef-delete").mkdir()
-    (files.log_directory / "__cluster_metadata-0").mkdir()
-
-    notices = "\n".join(source_of(files).notices)
-
-    assert f"{files.log_directory / LOG_START_OFFSET_CHECKPOINT} is missing" in notices
-    assert "-delete is left out: " in notices
-    assert "__cluster_metadata-0 is left out" in notices
-
-
 def test_internal_and_compacted_topics_are_marked_as_such(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("__consumer_offsets", 0): 0, ("orders", 0): 0, ("orders", 1): 0})
     write_offset_checkpoint(files.log_directory / CLEANER_CHECKPOINT, {("orders", 1): 3})
@@ -448,66 +336,3 @@ def test_a_segment_begins_with_its_first_records_timestamp(tmp_path: Path, batch
     rewrite_segment(files.local_segments()[-1].log_path, [batch])
 
     assert first_timestamp(open_segment(look(files).segments[-1].location)) == expected
-
-
-# ----------------------------------------------------------------------------------------------- what cannot be read
-
-
-def refuse(monkeypatch: pytest.MonkeyPatch, refused: Path, error: int) -> None:
-    """Let nobody list `refused`, as after a wrong mode, or of a disk that fails."""
-    scandir, listdir = os.scandir, os.listdir
-
-    def checked(listing: Any) -> Any:
-        def listed(path: Any = ".") -> Any:
-            # A store in a folder is listed by descriptors.
-            if not isinstance(path, int) and Path(path) == refused:
-                raise OSError(error, os.strerror(error), str(path))
-            return listing(path)
-
-        return listed
-
-    monkeypatch.setattr(os, "scandir", checked(scandir))
-    monkeypatch.setattr(os, "listdir", checked(listdir))
-
-
-@pytest.mark.parametrize("command", ["plan", "copy", "retain", "audit"])
-@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
-def test_a_log_directory_that_cannot_be_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, error: int
-) -> None:
-    files = a_copied_remote_log(tmp_path)
-    refuse(monkeypatch, files.log_directory, error)
-
-    ended = run_on(files, command)
-
-    said = " ".join((ended.out + ended.err).split())
-    assert ended.exit_code == 1
-    assert mentions(said, files.log_directory, f"[Errno {error}]", "right")
-
-
-@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
-def test_a_partition_that_cannot_be_read_holds_up_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
-) -> None:
-    files = a_remote_log(tmp_path, {("orders", 0): 1, ("orders", 1): 1})
-    refuse(monkeypatch, files.partition_directory(), error)
-
-    for command, objects in (("plan", 0), ("copy", 1)):
-        ended = run_on(files, command)
-
-        assert ended.exit_code == 1
-        assert f"{files.partition_directory()} cannot be read" in " ".join((ended.out + ended.err).split())
-        assert len(files.objects(".log")) == objects
-
-
-@pytest.mark.parametrize("command", ["plan", "copy"])
-def test_a_file_in_place_of_a_log_directory_is_named(tmp_path: Path, command: str) -> None:
-    files = a_remote_log(tmp_path)
-    (tmp_path / "file").touch()
-    for name in ("file", "file/below"):
-        files.properties["log.dirs"] = [str(tmp_path / name)]
-
-        ended = run_on(files, command)
-
-        assert ended.exit_code == 1
-        assert f"{tmp_path / name} is not a directory; " in ended.err
