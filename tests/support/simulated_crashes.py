@@ -32,6 +32,11 @@ class Died(BaseException):
     """Stands for a killed process: no `except` of the product may catch this."""
 
 
+def die(*_: object, **__: object) -> None:
+    """Die, in the place of a function of the product."""
+    raise Died
+
+
 @contextmanager
 def dies_at(step: int, *, after_it: bool) -> Iterator[None]:
     """Let the block die at the step of that number, from 0, before or `after_it`; the end of the block continues.

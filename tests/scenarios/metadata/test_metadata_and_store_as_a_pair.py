@@ -19,6 +19,7 @@ from scenarios.bound_sites import DELETABLE
 from support.command_line import CommandResult, mentions, run_on
 from support.metadata_files import database_of, put_back
 from support.remote_logs import RemoteLogFiles, a_copied_remote_log, a_remote_log
+from support.simulated_crashes import Died, die
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
@@ -351,14 +352,6 @@ def test_a_snapshot_that_was_put_back_is_neither_read_nor_believed(site: RemoteL
 # -------------------------------------------------------------------------------------------------- kills, and many
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
-def died(*_: object, **__: object) -> None:
-    raise Killed
-
-
 STEPS: dict[str, tuple[type, str]] = {
     "before the next token": (SqlGeneration, "renew"),
     "before the store": (StoreGenerations, "publish"),
@@ -370,8 +363,8 @@ STEPS: dict[str, tuple[type, str]] = {
 def test_a_renewal_killed_at_any_step_is_carried_on_by_the_next_run(
     site: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    with site.open() as remote_log, monkeypatch.context() as killed, pytest.raises(Killed):
-        killed.setattr(*STEPS[step], died)
+    with site.open() as remote_log, monkeypatch.context() as killed, pytest.raises(Died):
+        killed.setattr(*STEPS[step], die)
         remote_log.context.guard.renew("a copy run")
 
     assert run_on(site, *READ).exit_code == 0
@@ -396,8 +389,8 @@ def test_whoever_was_killed_while_it_took_the_store_does_it_again(
         database_of(site).unlink()
     else:
         lose_all(site)
-    with monkeypatch.context() as killed, pytest.raises(Killed):
-        killed.setattr(*TAKING[step], died)
+    with monkeypatch.context() as killed, pytest.raises(Died):
+        killed.setattr(*TAKING[step], die)
         run_on(site, *command)
     objects = site.objects()
 

@@ -20,6 +20,7 @@ from support.remote_logs import (
     copy,
     unsynced,
 )
+from support.simulated_crashes import Died, die
 from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.model import PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING
@@ -169,8 +170,8 @@ def test_a_process_killed_before_it_confirmed_the_generation_blocks_nobody(
     with site.open() as remote_log:
         remote_log.context.bind_store()
     with monkeypatch.context() as killed:
-        killed.setattr(SqlGeneration, "confirm", died)
-        with pytest.raises(Killed):
+        killed.setattr(SqlGeneration, "confirm", die)
+        with pytest.raises(Died):
             keep_for_ever(site)
     before = Kept.of(site)
 
@@ -178,14 +179,6 @@ def test_a_process_killed_before_it_confirmed_the_generation_blocks_nobody(
         assert run_on(site, command, "--topics", "orders").exit_code == 0
 
     assert Kept.of(site) == before
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL at this step."""
-
-
-def died(*_: object) -> None:
-    raise Killed
 
 
 DELETING = {"expire", "retain"}

@@ -10,6 +10,7 @@ import pytest
 from support.command_line import CommandResult, run_on
 from support.metadata_files import database_of, put_back, remove_metadata
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, copy
+from support.simulated_crashes import Died, die
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.storage.documents.store_generation import StoreGenerations
@@ -110,21 +111,13 @@ def site(tmp_path: Path) -> RemoteLogFiles:
     return files
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
-def died(*_: object) -> None:
-    raise Killed
-
-
 @pytest.mark.parametrize("step", [(StoreGenerations, "publish"), (SqlGeneration, "confirm")])
 @pytest.mark.parametrize("command", [READ, READING["offsets"], ("plan",), ("audit",)])
 def test_a_renewal_that_was_killed_stops_no_read_and_is_published_by_none(
     site: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str], command: tuple[object, ...]
 ) -> None:
-    with site.open() as remote_log, monkeypatch.context() as killed, pytest.raises(Killed):
-        killed.setattr(*step, died)
+    with site.open() as remote_log, monkeypatch.context() as killed, pytest.raises(Died):
+        killed.setattr(*step, die)
         remote_log.context.guard.renew("a copy run")
     before = {path: path.read_bytes() for path in site.store.rglob("*") if path.is_file()}
 

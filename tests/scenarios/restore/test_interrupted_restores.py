@@ -9,6 +9,7 @@ import pytest
 from scenarios.restore.restored_topics import create_empty_partitions, partitions_in, records_in, restore
 from support.command_line import mentions
 from support.remote_logs import RemoteLogFiles, copy, records
+from support.simulated_crashes import Died, die
 from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.files import meta_properties, small_files
 from tiered_storage.kafka_log.files.log_directory import read_log_directory
@@ -17,10 +18,6 @@ from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHEC
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.remote_log.restore import directory as restoring
 from tiered_storage.remote_log.restore.target_directory import TargetDirectory
-
-
-class Died(BaseException):
-    """Stands for SIGKILL: none of our code runs after it."""
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
@@ -129,9 +126,6 @@ def test_restored_partitions_stay_though_more_was_copied_since(
 def test_a_crash_during_a_write_leaves_nothing_that_looks_complete(
     files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*_: object) -> None:
-        raise Died
-
     monkeypatch.setattr(restoring, "check_written", die)
     monkeypatch.setattr(TargetDirectory, "discard_staged", lambda *_: None)
     with pytest.raises(Died):
@@ -155,9 +149,6 @@ def read_log_directory_or_none(root: Path) -> object:
 def test_an_unfinished_restore_of_something_else_is_reported(
     files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*_: object) -> None:
-        raise Died
-
     monkeypatch.setattr(TargetDirectory, "finish", die)
     with pytest.raises(Died):
         restore(files, target)

@@ -12,6 +12,7 @@ import pytest
 
 from support.files import files_in
 from support.remote_logs import NOW, RemoteLogFiles, a_copied_remote_log, copy, unsynced
+from support.simulated_crashes import Died
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError, RemoteStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
@@ -37,11 +38,6 @@ from unit.tiered_storage.remote_log.tables.exported_tables import (
     work,
 )
 
-
-class Killed(BaseException):
-    """As a process that is gone: nothing handles it."""
-
-
 CHANGES = ("put", "move", "create", "delete_many")
 
 
@@ -56,10 +52,10 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, step: int, *, after: bool) -> Cal
                 return kept(client, *arguments, **named)
             calls += 1
             if calls - 1 == step and not after:
-                raise Killed
+                raise Died
             done = kept(client, *arguments, **named)
             if calls - 1 == step:
-                raise Killed
+                raise Died
             return done
 
         return call
@@ -86,7 +82,7 @@ def test_an_export_that_is_killed_anywhere_is_made_whole_by_the_next(
             try:
                 export(files, block_offsets=12)
                 ended = True
-            except Killed:
+            except Died:
                 assert_whole_or_not_said_to_be(files)
         export(files, block_offsets=12)
         assert files_in(target(files)) == expected, step
@@ -279,7 +275,7 @@ def test_beside_a_commit_that_was_killed_no_interval_is_committed_that_overlaps(
             try:
                 export(files)
                 ended = True
-            except Killed:
+            except Died:
                 pass
         try:
             export(files, "another", interval=overlapping)

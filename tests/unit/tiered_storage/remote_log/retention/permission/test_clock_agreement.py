@@ -16,6 +16,7 @@ from tiered_storage.errors import DeletionRefusedError, RemoteStorageFullError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.clients.object_client import WrittenObject
+from unit.tiered_storage.remote_log.retention.permission.clock_runs import delete_records, trim
 
 WEEK = 604_800_000
 SKEW = 300_000
@@ -40,17 +41,6 @@ def jumped(files: RemoteLogFiles, by: int) -> Iterator[RemoteLogManager]:
 def expire(remote_log: RemoteLogManager) -> None:
     plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.context.clock())
     remote_log.deletions.mark_expired(plans, "expire")
-
-
-def delete_records(remote_log: RemoteLogManager) -> None:
-    plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
-    assert plan is not None
-    remote_log.deletions.mark_expired([plan], "delete-records")
-
-
-def trim(remote_log: RemoteLogManager) -> None:
-    plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.context.clock())
-    remote_log.deletions.enforce_local_retention(plans)
 
 
 @pytest.mark.parametrize("deletes", [expire, delete_records, trim])
