@@ -25,7 +25,7 @@ from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.model import Finding, PassingFinding
+from tiered_storage.remote_log.model import Finding, TransientFinding
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
 from unit.tiered_storage.drawn_records import a_message_of_magic_1
@@ -174,7 +174,7 @@ def test_a_finding_names_its_partition_once() -> None:
         str(finding)
         for finding in (
             Finding("orders-0", "it is locked"),
-            PassingFinding("orders-0", "orders-0: it is locked"),
+            TransientFinding("orders-0", "orders-0: it is locked"),
             Finding("", "it is locked"),
         )
     ]

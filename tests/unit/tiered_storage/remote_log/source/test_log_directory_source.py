@@ -39,7 +39,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT, LogDirectorySource
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import PartitionLog
-from tiered_storage.remote_log.source.segment_age import first_timestamp
+from tiered_storage.remote_log.source.segment_source import first_timestamp
 from unit.tiered_storage.remote_log.source.looks import look, source_of, why_unreadable
 
 
