@@ -85,7 +85,7 @@ def retain(
 ) -> None:
     """Delete local segments that are past local retention and safe in the remote tier, if deletion is allowed.
 
-    Beside a running cluster, its brokers delete these records (DeleteRecords), once every consumer group has read them.
+    In a running cluster the brokers delete these records (DeleteRecords), once every consumer group has read them.
     At a terminal, the command shows its plan and asks first.
     """
     from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, amount_to_look_at

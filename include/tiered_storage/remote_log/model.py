@@ -330,7 +330,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TransientFinding(Finding):
-    """A finding that may be gone at a retry without action by a person."""
+    """A finding that a retry may no longer have, without action by the user."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,9 @@ class Health:
         """Return the page /health."""
         seconds = self._now() - self._beat
         is_alive = seconds < HANGS_SECONDS or not self.is_serving
-        status = "alive" if is_alive else f"the event loop has hung for {seconds:.0f} seconds"
-        return _page(is_alive, {"status": status})
+        return _page(
+            is_alive, {"status": "alive" if is_alive else f"the event loop has hung for {seconds:.0f} seconds"}
+        )
 
     def ready(self) -> Page:
         """Return the page /ready, which names what is missing."""

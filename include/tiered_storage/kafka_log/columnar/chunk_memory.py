@@ -82,8 +82,8 @@ overwrite memory that is in use.
 class ChunkMemory:
     """Allocates chunks and turns them into record batches.
 
-    It reuses the memory for keys and headers, which are copied out anyway, and a chunk whose record batch nobody keeps:
-    allocating and freeing Arrow's memory costs more time, and the GIL twice.
+    It reuses the memory for keys and headers, which are copied out anyway, and a chunk to whose record batch nothing
+    refers: allocating and freeing Arrow's memory costs more time, and the GIL twice.
     """
 
     def __init__(self, schema: pa.Schema) -> None:

@@ -191,7 +191,7 @@ class CopyOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CommitReport:
-    """What became visible to readers, and what a person must check: failed copies and damaged files.
+    """What became visible to readers, and what the user must check: failed copies and damaged files.
 
     `is_undecided`: the same commit may be retried, since nothing was written for some partition. A lease that is lost,
     or that older metadata gave, rules a retry out.

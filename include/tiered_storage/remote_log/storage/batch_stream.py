@@ -1,7 +1,7 @@
 """A segment as a stream, for a reader that takes it whole: no index, no cache, no deadline.
 
-The store compares the checksum of the whole, which the segment's commit marker has. So a damaged remote log index stops
-no such reader, and a single flipped bit does.
+The store compares the checksum of the whole, which the segment's commit marker has. So a damaged remote log index does
+not stop such a reader, but a single flipped bit does.
 """
 
 from __future__ import annotations

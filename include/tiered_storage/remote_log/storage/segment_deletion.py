@@ -64,7 +64,7 @@ def _with_true_starts(
 
 
 def _kinds_beside_marker(segment: RemoteLogSegmentMetadata) -> tuple[ObjectKind, ...]:
-    """Return the kinds of objects that a segment can have beside its commit marker."""
+    """Return the kinds of objects that a segment can have besides its commit marker."""
     every = (ObjectKind.INDEXES, ObjectKind.DATA, ObjectKind.KEY)
     if segment.custom_metadata is None:
         return every

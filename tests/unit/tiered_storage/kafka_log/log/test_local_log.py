@@ -412,7 +412,7 @@ def test_a_log_that_fell_over_while_it_was_cut_gives_its_lock_back(
 def test_a_directory_that_holds_no_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty-0").mkdir()
     for name in ("empty-0", "missing-0", "other"):
-        with pytest.raises(InvalidLogDirectoryError, match="is no directory topic-partition"):
+        with pytest.raises(InvalidLogDirectoryError, match="is not a directory topic-partition"):
             LocalLog.open(tmp_path / name)
 
 

@@ -180,7 +180,7 @@ def test_only_sql_databases_are_written_as_a_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("Half", "is no MetadataStore: it lacks is_there, work_area_key, .*copy_to"),
+        ("Half", "is not a MetadataStore: it lacks is_there, work_area_key, .*copy_to"),
         ("Empty", "open returns lacks segments, leases"),
         ("MemoryMetadata", "KeyError: 'space'"),
     ],

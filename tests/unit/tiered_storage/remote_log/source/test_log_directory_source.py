@@ -288,7 +288,7 @@ def test_a_cluster_of_the_settings_that_contradicts_meta_properties_is_refused(t
     source = LogDirectorySource((files.log_directory,), "another")
     with pytest.raises(ConfigurationError, match=rf"{CLUSTER_ID}.*cluster\.id"):
         list(source.partitions())
-    with pytest.raises(ConfigurationError, match=r"cluster\.id says another"):
+    with pytest.raises(ConfigurationError, match=r"cluster\.id is another"):
         source.partition(found.topic_id_partition)
 
 
