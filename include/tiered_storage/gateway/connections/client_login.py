@@ -56,7 +56,7 @@ class ClientLogin:
 def user_of(mechanism: str, message: bytes) -> str:
     """Return the user that a login's first message names; "" if its mechanism does not show it.
 
-    It is the broker that refuses the user: nobody uses the name before.
+    The broker accepts or refuses the user; the name is not used before that.
     """
     text = message.decode(errors="replace")
     if mechanism == _PLAIN:

@@ -26,7 +26,7 @@ _CORRELATION_ID: Final = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What a client gets, with `memory` bytes of its connection's account beside those of the broker's answer.
+    """What a client gets, with `memory` bytes of its connection's account besides those of the broker's answer.
 
     After it, nothing is taken from the client for `mute_ms`.
     """

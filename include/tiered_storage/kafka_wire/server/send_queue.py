@@ -53,7 +53,7 @@ class SendQueue:
         """Send over `transport`."""
         self._transport = transport
         if transport.get_extra_info("ssl_object") is not None:
-            # A TLS transport calls a piece sent once the one below it has it, and that takes any size.
+            # A TLS transport counts a piece as sent once the transport below has it, and that one takes any size.
             self._piece = _WRITE_LIMIT
         # What comes while the transport keeps anything is copied, so it gets no more until all is sent.
         transport.set_write_buffer_limits(high=_WRITE_LIMIT, low=0)

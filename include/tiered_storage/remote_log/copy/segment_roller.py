@@ -231,7 +231,7 @@ class SegmentRoller:
     def _producers(
         self, order: RollOrder, after: RemoteLogSegmentMetadata | None
     ) -> tuple[ProducerSnapshotEntry, ...] | None:
-        """Return the producers at the first offset of the range; None if nobody knows them."""
+        """Return the producers at the first offset of the range; None if they are unknown."""
         if order.from_offset == 0:
             return ()
         with suppress(RemoteObjectNotFoundError, EncryptionKeyError, CorruptLogError, RemoteObjectCorruptError):

@@ -81,7 +81,7 @@ class FetchedLog:
     def __init__(
         self, place: RolledPartition, wanted: RollRange, producers: Sequence[ProducerSnapshotEntry] | None
     ) -> None:
-        """Fetch nothing yet. `producers` are those known at the start of `wanted`; None: nobody knows them."""
+        """Fetch nothing yet. `producers` are those known at the start of `wanted`; None: they are unknown."""
         partition = place.partition
         self._place = place
         self._wanted = wanted
@@ -136,7 +136,7 @@ class FetchedLog:
             self._active.close()
 
     def _end(self) -> None:
-        """Remove what is no whole segment: other partitions are fetched while segments of this one are copied."""
+        """Remove what is not a whole segment: other partitions are fetched while segments of this one are copied."""
         self._files.end()
         self.close()
         if self._active is not None:
@@ -246,10 +246,8 @@ class _Question:
     def _confirmed(
         self, found: FetchedPartition, batches: BatchTable, cluster: ClusterClient, buffer: FetchBuffer
     ) -> tuple[FetchedPartition, BatchTable]:
-        """Fetch again, and return the second answer; compare what a garbled one may say, since no checksum covers it.
-
-        That is the offset of a batch, of which only compaction leaves some out, and the aborted transactions. Raises
-        MalformedAnswerError if they differ.
+        """Fetch again, and return the second answer. Compares what no checksum covers: the offsets of batches, between
+        which only compaction leaves gaps, and the aborted transactions. Raises MalformedAnswerError if they differ.
         """
         offsets, aborted = batches.base_offset, _undecided(found.aborted, self.offset)
         found, batches = self._ask(cluster, buffer)

@@ -173,4 +173,4 @@ def test_a_file_in_place_of_a_log_directory_is_named(tmp_path: Path, command: st
         ended = run_on(files, command)
 
         assert ended.exit_code == 1
-        assert f"{tmp_path / name} is no directory; " in ended.err
+        assert f"{tmp_path / name} is not a directory; " in ended.err
