@@ -237,7 +237,7 @@ def test_damage_in_the_store_leaves_no_partition(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--as-topic-id", "7"), "'7' is no UUID"),
+        (("--as-topic-id", "7"), "'7' is not a UUID"),
         (("--node-id", 2**31), f"node id {2**31}: take 0 to {2**31 - 1}"),
         (("--as-topic", "a/b"), "target is 'a/b'"),
         (("--as-topic", "__consumer_offsets"), "target is '__consumer_offsets'"),

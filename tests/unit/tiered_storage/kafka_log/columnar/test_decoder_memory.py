@@ -94,7 +94,7 @@ def test_a_profiler_does_not_make_the_decoder_overwrite_its_results() -> None:
     looks: list[int] = []
 
     def look(frame: FrameType, event: str, _: object) -> None:
-        if "record_columns" in frame.f_code.co_filename and event != "call":
+        if "chunk_memory" in frame.f_code.co_filename and event != "call":
             looks.append(len(frame.f_locals))
 
     sys.setprofile(look)

@@ -96,9 +96,9 @@ def test_a_directory_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: 
 def test_no_directory_and_one_that_is_not_kafkas_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"log\.dirs"):
         list(LogDirectorySource(()).partitions())
-    with pytest.raises(InvalidLogDirectoryError, match="no Kafka"):
+    with pytest.raises(InvalidLogDirectoryError, match="not a Kafka"):
         list(LogDirectorySource((tmp_path,)).partitions())
-    with pytest.raises(InvalidLogDirectoryError, match="no directory"):
+    with pytest.raises(InvalidLogDirectoryError, match="not a directory"):
         list(LogDirectorySource((tmp_path / "missing",)).partitions())
     assert LogDirectorySource(()).partition(ORDERS_0) is None
 
