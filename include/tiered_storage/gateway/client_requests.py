@@ -109,7 +109,7 @@ class ClientRequests:
         return lambda answer: in_answer(answer, header, self._cluster.ports.translate)
 
     def _produce(self, _: memoryview, header: RequestHeader) -> Change | None:
-        self._cluster.partitions.turns.pace()
+        self._cluster.partitions.share.pace()
         if header.version < broker_addresses.PRODUCE_WITH_ENDPOINTS:
             return None
         return lambda answer: broker_addresses.in_produce(answer, header, self._cluster.ports.translate)
@@ -137,7 +137,7 @@ class ClientRequests:
             addresses = broker_addresses.in_tags(answer, SIZE_BYTES + layout.tags_start, self._cluster.ports.translate)
         more = [] if addresses is None else [addresses]
         if layout.records_size:
-            self._cluster.partitions.turns.pace()
+            self._cluster.partitions.share.pace()
         if self._fetch.is_concerned(request, layout):
             return self._fetch.fill(answer, request, layout, more, ClientName(self._login.user, header.client_id))
         return spliced(answer, more) if more else [answer]

@@ -108,15 +108,15 @@ class RemoteFetch:
         client: ClientName,
     ) -> Filled:
         """Return the broker's answer with remote records for `client`; `more` replaces what follows its partitions."""
-        turns, wait_s = self._partitions.turns, read_wait_ms(request, self._most_wait_ms) / 1000
+        share, wait_s = self._partitions.share, read_wait_ms(request, self._most_wait_ms) / 1000
         is_all_remote = all(each.error_code == OFFSET_OUT_OF_RANGE for each in layout.entries)
         may_begin = await self._is_first_in_queue(max(wait_s, QUEUED_SECONDS) if is_all_remote else wait_s)
         filled = self._filled(frame, request, layout, more, client, wait_s, may_begin=may_begin)
-        return await (turns.counted(filled) if may_begin else turns.timed(filled))
+        return await (share.counted(filled) if may_begin else share.timed(filled))
 
     async def _is_first_in_queue(self, seconds: float) -> bool:
         """Wait for the client's place in the queue of remote work; the client keeps it if that takes longer."""
-        place = self._place = self._place or self._partitions.turns.queue()
+        place = self._place = self._place or self._partitions.share.queue()
         if not place.done():
             await asyncio.wait([place], timeout=seconds)
         if place.done():
@@ -162,7 +162,7 @@ class RemoteFetch:
                 ]
                 found = await asyncio.gather(
                     *(
-                        self._partitions.turns.timed(
+                        self._partitions.share.timed(
                             self._find_within(end, 2 * wait_s, each, request, min(share, each.asked.max_bytes), client)
                         )
                         for end, each in zip(ends, some, strict=True)

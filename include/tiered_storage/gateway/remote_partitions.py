@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.limits.remote_turns import RemoteTurns
+from tiered_storage.gateway.limits.remote_turns import RemoteShare, RemoteTurns
 from tiered_storage.kafka_log.log.log_config import INT64_MAX
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record
@@ -237,11 +237,11 @@ class RemotePartitions:
         cluster_id: str,
         most_held_bytes: int,
         budget: MemoryBudget,
-        turns: RemoteTurns | None = None,
+        share: RemoteShare | None = None,
     ) -> None:
         """Read through `reader`; idle reads hold `most_held_bytes` of `budget` at most.
 
-        The reader has no local tier where brokers have that. Remote work takes `turns`.
+        The reader has no local tier where brokers have that. Remote work keeps to its `share`; None: no limit.
         """
         self._reader = reader
         self._memory = budget.account()
@@ -250,7 +250,8 @@ class RemotePartitions:
         self._most_held = most_held_bytes
         self._idle: OrderedDict[ReadKey, RemoteRead] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
-        self.turns = RemoteTurns() if turns is None else turns
+        self.turns = RemoteTurns()
+        self.share = RemoteShare() if share is None else share
         self.largest_chunk = 0
         """The bytes of the largest chunk that was read so far."""
 

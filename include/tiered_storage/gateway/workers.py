@@ -30,7 +30,7 @@ from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.limits.remote_turns import RemoteTurns
+from tiered_storage.gateway.limits.remote_turns import RemoteShare
 from tiered_storage.gateway.operation.health import Health
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
@@ -212,11 +212,11 @@ def _served_cluster(
     metrics.show_memory(budget)
     metrics.show_chunks(reader.chunk_counts)
     held = settings.remote_log_reader_cache_memory_bytes
-    turns = RemoteTurns(settings.gateway_remote_fetch_processor_percent)
+    share = RemoteShare(settings.gateway_remote_fetch_processor_percent)
     most_a_second = settings.gateway_remote_fetch_max_bytes_per_second_per_client
     return ServedCluster(
         ports,
-        RemotePartitions(reader, cluster_id, held, budget, turns),
+        RemotePartitions(reader, cluster_id, held, budget, share),
         deletions,
         GatewayLimits.of(settings),
         ClientQuotas(None if most_a_second == UNLIMITED else most_a_second),

@@ -36,11 +36,45 @@ _NEW_COST_WEIGHT: Final = 0.1
 
 
 class RemoteTurns:
-    """Spreads pieces of remote work over rounds of the event loop, and limits the whole. For one event loop.
+    """Spreads pieces of remote work over rounds of the event loop. For one event loop.
 
     While pieces wait, each round has one of them, in the order in which they came. Otherwise a round has all that come
     in its first millisecond: a client that reads alone never waits.
     """
+
+    def __init__(self) -> None:
+        """Let the first piece begin at once."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_taken = False
+        self._taken_at = 0.0
+
+    async def next(self) -> None:
+        """Wait for a round that has time for a piece."""
+        loop = asyncio.get_running_loop()
+        if not self._is_taken:
+            self._is_taken, self._taken_at = True, loop.time()
+            loop.call_soon(self._begin_round)
+            return
+        if not self._waiting and loop.time() - self._taken_at < _TURN_SECONDS:
+            return
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _begin_round(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                loop = asyncio.get_running_loop()
+                self._taken_at = loop.time()
+                loop.call_soon(self._begin_round)
+                return
+        self._is_taken = False
+
+
+class RemoteShare:
+    """Limits remote work to a share of one processor while local answers pass. For one event loop."""
 
     def __init__(
         self,
@@ -55,9 +89,6 @@ class RemoteTurns:
         self._share = None if percentage >= ALL_OF_A_PROCESSOR else percentage / 100
         self._processor_time = processor_time
         self._loop_time = loop_time
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._is_taken = False
-        self._taken_at = 0.0
         self._fetches: deque[asyncio.Future[None]] = deque()
         self._is_timed = False
         self._paced_until = 0.0
@@ -78,19 +109,6 @@ class RemoteTurns:
         if self._share is not None and now >= self._paced_until:
             self._owed, self._paid_at, self._used = 0.0, now, self._remote_time()
         self._paced_until = now + LOCAL_SECONDS
-
-    async def next(self) -> None:
-        """Wait for a round that has time for a piece."""
-        loop = asyncio.get_running_loop()
-        if not self._is_taken:
-            self._is_taken, self._taken_at = True, loop.time()
-            loop.call_soon(self._begin_round)
-            return
-        if not self._waiting and loop.time() - self._taken_at < _TURN_SECONDS:
-            return
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(turn)
-        await turn
 
     def queue(self) -> asyncio.Future[None]:
         """Return a Fetch's place in the queue: it is done once the Fetch may begin. Cancel it to leave the queue."""
@@ -171,14 +189,3 @@ class RemoteTurns:
                     break
         if self._fetches:
             self._begin_later()
-
-    def _begin_round(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                loop = asyncio.get_running_loop()
-                self._taken_at = loop.time()
-                loop.call_soon(self._begin_round)
-                return
-        self._is_taken = False

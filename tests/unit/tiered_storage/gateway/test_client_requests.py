@@ -18,7 +18,7 @@ from tiered_storage.gateway.client_requests import ClientRequests
 from tiered_storage.gateway.connections.client_connection import ClientConnection
 from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS, DELETE_TOPICS
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.limits.remote_turns import RemoteTurns
+from tiered_storage.gateway.limits.remote_turns import RemoteShare
 from tiered_storage.kafka_wire.connections.apis import METADATA, ApiVersions
 from tiered_storage.kafka_wire.connections.frames import encode_answer, encode_request, entity, request, request_module
 from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, fetch_request
@@ -27,7 +27,7 @@ OWN_FIRST = -1
 """The number of the gateway's own first request on a connection."""
 
 
-class CountedPace(RemoteTurns):
+class CountedPace(RemoteShare):
     """Turns of remote work that count the calls of `pace`."""
 
     count = 0
@@ -41,7 +41,7 @@ class Unclear:
 
     def __init__(self) -> None:
         self.topics: list[set[str]] = []
-        self.turns = CountedPace()
+        self.share = CountedPace()
 
     def forget(self, _: object) -> None:
         """Let the reader forget a client."""
@@ -164,7 +164,7 @@ def test_remote_work_is_paced_while_clients_read_local_records(records: bytes) -
         return len(client.sent)
 
     assert asyncio.run(run()) > 0
-    assert unclear.turns.count == bool(records)
+    assert unclear.share.count == bool(records)
 
 
 def test_remote_work_is_paced_while_clients_produce() -> None:
@@ -177,4 +177,4 @@ def test_remote_work_is_paced_while_clients_produce() -> None:
         return len(broker.sent)
 
     assert asyncio.run(run()) > 0
-    assert unclear.turns.count == 1
+    assert unclear.share.count == 1

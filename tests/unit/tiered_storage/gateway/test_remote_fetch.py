@@ -22,7 +22,7 @@ from tiered_storage.gateway.broker_questions import BrokerQuestions
 from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
 from tiered_storage.gateway.limits.client_quotas import ClientName, ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.limits.remote_turns import RemoteTurns
+from tiered_storage.gateway.limits.remote_turns import RemoteShare, RemoteTurns
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_fetch import RemoteFetch
 from tiered_storage.gateway.remote_partitions import RemotePartitions
@@ -113,8 +113,9 @@ class Consumer:
     rate: int | None = None
     seconds: float = 0.0
 
-    def new_fetch(self, turns: RemoteTurns | None = None) -> RemoteFetch:
-        partitions = RemotePartitions(cast(RemoteLogReader, self.remote), "a cluster", 1 << 20, self.budget, turns)
+    def new_fetch(self, turns: RemoteTurns | None = None, share: RemoteShare | None = None) -> RemoteFetch:
+        partitions = RemotePartitions(cast(RemoteLogReader, self.remote), "a cluster", 1 << 20, self.budget, share)
+        partitions.turns = turns or partitions.turns
         questions = BrokerQuestions(self.broker, lambda: 0.0)
         limits = gateway_limits(most_wait_ms=1000, skips_missing=self.skips_missing)
         quotas = ClientQuotas(self.rate, lambda: self.seconds)
@@ -336,8 +337,8 @@ def test_however_many_reads_wait_an_answer_has_the_records_of_one_partition() ->
     assert fetch.needs_share()
 
 
-class FullTurns(RemoteTurns):
-    """Turns of a process that does all the remote work it may; `places` are those that Fetches wait for."""
+class FullShare(RemoteShare):
+    """The share of a process that does all the remote work it may; `places` are those that Fetches wait for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -349,34 +350,34 @@ class FullTurns(RemoteTurns):
 
 
 def test_a_fetch_with_local_records_does_not_wait_for_its_place_and_the_next_one_takes_it() -> None:
-    turns = FullTurns()
-    fetch = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200))).new_fetch(turns)
+    share = FullShare()
+    fetch = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200))).new_fetch(share=share)
 
     async def three_times() -> list[bool]:
         answers = [await filled_all(fetch, 50, partitions=1, local=b"local") for _ in range(2)]
-        turns.places[0].set_result(None)
+        share.places[0].set_result(None)
         answers.append(await filled_all(fetch, 50, partitions=1, local=b"local"))
         assert {each.error_code for _, found in answers for each in found} == {0}
         assert {bytes(local.records) for _, (_, local) in answers} == {b"local"}
         return [bool(remote.records) for _, (remote, _) in answers]
 
     assert asyncio.run(asyncio.wait_for(three_times(), 30)) == [False, False, True]
-    assert len(turns.places) == 1
+    assert len(share.places) == 1
 
 
 def test_a_client_that_is_gone_leaves_its_place() -> None:
-    turns = FullTurns()
-    fetch = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200))).new_fetch(turns)
+    share = FullShare()
+    fetch = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200))).new_fetch(share=share)
 
     async def goes() -> None:
         waiting = asyncio.create_task(filled_all(fetch, 50, partitions=1))
-        while not turns.places:
+        while not share.places:
             await asyncio.sleep(0)
         fetch.close()
         await waiting
 
     asyncio.run(asyncio.wait_for(goes(), 30))
-    assert turns.places[0].cancelled()
+    assert share.places[0].cancelled()
 
 
 ACROSS = AbortedTransaction(7, 40)

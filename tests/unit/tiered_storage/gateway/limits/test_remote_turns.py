@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tiered_storage.gateway.limits.remote_turns import LOCAL_SECONDS, RemoteTurns
+from tiered_storage.gateway.limits.remote_turns import LOCAL_SECONDS, RemoteShare, RemoteTurns
 
 ROUND_SECONDS = 0.0001
 """What a round of the event loop takes beside the pieces in it."""
@@ -27,8 +27,8 @@ class Machine:
     begun: list[tuple[int, float, int]] = field(default_factory=list)
     """Round, time (seconds) and client of each piece."""
 
-    def turns(self) -> RemoteTurns:
-        return RemoteTurns(self.percent, lambda: self.in_loop + self.in_threads, lambda: self.in_loop)
+    def share(self) -> RemoteShare:
+        return RemoteShare(self.percent, lambda: self.in_loop + self.in_threads, lambda: self.in_loop)
 
     def start(self) -> None:
         """Let rounds and time pass in the running event loop."""
@@ -54,17 +54,18 @@ class Machine:
             self.begun.append((self.rounds, self.now, client))
             self.use(seconds)
 
-    async def read(self, turns: RemoteTurns, client: int, fetches: int, seconds: float) -> None:
+    async def read(self, share: RemoteShare, client: int, fetches: int, seconds: float) -> None:
         """Do `fetches` of two pieces each, of which another thread does half."""
+        turns = RemoteTurns()
         for _ in range(fetches):
-            await turns.queue()
-            await turns.counted(self.pieces(turns, client, 2, seconds / 4))
+            await share.queue()
+            await share.counted(self.pieces(turns, client, 2, seconds / 4))
             self.in_threads += seconds / 2
 
-    async def pass_on(self, turns: RemoteTurns, busy: float) -> None:
+    async def pass_on(self, share: RemoteShare, busy: float) -> None:
         """Pass on local answers, which take the share `busy` of the event loop's time."""
         while True:
-            turns.pace()
+            share.pace()
             self.use(busy * 0.01)
             until = self.now + (1 - busy) * 0.01
             while self.now < until:
@@ -75,10 +76,10 @@ class Machine:
 
         async def all_at_once() -> None:
             self.start()
-            turns = self.turns()
-            local = asyncio.create_task(asyncio.Event().wait() if busy is None else self.pass_on(turns, busy))
+            share = self.share()
+            local = asyncio.create_task(asyncio.Event().wait() if busy is None else self.pass_on(share, busy))
             await asyncio.sleep(0)
-            await asyncio.gather(*(self.read(turns, each, fetches, seconds) for each in range(clients)))
+            await asyncio.gather(*(self.read(share, each, fetches, seconds) for each in range(clients)))
             local.cancel()
 
         asyncio.run(all_at_once())
@@ -97,7 +98,7 @@ def test_long_pieces_are_spread_over_rounds_and_each_client_gets_its_turn(
 
     async def at_once() -> None:
         machine.start()
-        turns = machine.turns()
+        turns = RemoteTurns()
         await asyncio.gather(*(machine.pieces(turns, each, 3, seconds) for each in range(clients)))
 
     asyncio.run(at_once())
@@ -114,7 +115,7 @@ def test_a_piece_that_was_cancelled_holds_up_nobody() -> None:
 
     async def with_one_cancelled() -> None:
         machine.start()
-        turns = machine.turns()
+        turns = RemoteTurns()
         work = [asyncio.create_task(machine.pieces(turns, each, 3, 0.002)) for each in range(3)]
         await asyncio.sleep(0)
         work[1].cancel()
@@ -162,9 +163,9 @@ def test_after_the_last_local_answer_remote_work_has_the_processor_again() -> No
 
     async def local_first() -> None:
         machine.start()
-        turns = machine.turns()
-        turns.pace()
-        await machine.read(turns, 0, 1000, 0.002)
+        share = machine.share()
+        share.pace()
+        await machine.read(share, 0, 1000, 0.002)
 
     asyncio.run(local_first())
     before = [at for _, at, _ in machine.begun if at < LOCAL_SECONDS]
@@ -179,13 +180,13 @@ def test_a_fetch_that_hangs_or_leaves_the_queue_holds_up_nobody() -> None:
 
     async def beside_others() -> None:
         machine.start()
-        turns = machine.turns()
-        local = asyncio.create_task(machine.pass_on(turns, 0.01))
+        share = machine.share()
+        local = asyncio.create_task(machine.pass_on(share, 0.01))
         await asyncio.sleep(0)
-        hung = asyncio.create_task(turns.counted(hangs()))
-        reads = asyncio.gather(*(machine.read(turns, each, 10, 0.01) for each in range(3)))
+        hung = asyncio.create_task(share.counted(hangs()))
+        reads = asyncio.gather(*(machine.read(share, each, 10, 0.01) for each in range(3)))
         await asyncio.sleep(0)
-        turns.queue().cancel()
+        share.queue().cancel()
         await reads
         hung.cancel()
         local.cancel()
