@@ -136,10 +136,12 @@ class ClientRequests:
         if header.version >= broker_addresses.FETCH_WITH_ENDPOINTS:
             addresses = broker_addresses.in_tags(answer, SIZE_BYTES + layout.tags_start, self._cluster.ports.translate)
         more = [] if addresses is None else [addresses]
+        if self._fetch.is_concerned(request, layout):
+            # Its local records do not limit remote work: a client that has caught up with some partitions would slow
+            # itself down in the others.
+            return self._fetch.fill(answer, request, layout, more, ClientName(self._login.user, header.client_id))
         if layout.records_size:
             self._cluster.partitions.share.pace()
-        if self._fetch.is_concerned(request, layout):
-            return self._fetch.fill(answer, request, layout, more, ClientName(self._login.user, header.client_id))
         return spliced(answer, more) if more else [answer]
 
     def _versions(self, header: RequestHeader, answer: memoryview) -> Changed:
