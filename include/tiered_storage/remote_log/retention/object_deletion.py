@@ -342,6 +342,8 @@ class ObjectDeletion:
         self, kept: Mapping[str, str], due: Sequence[RemoteLogSegmentMetadata]
     ) -> list[RemoteLogSegmentMetadata]:
         """Return `due` without the `kept` ones, which are listed as failed with the reason."""
+        if not kept:
+            return list(due)
         self._note(due, kept)
         return [segment for segment in due if segment.segment_id.id not in kept]
 

@@ -58,7 +58,8 @@ class LocalRetentionEnforcement:
     both plans have in common is deleted. A large partition is trimmed in steps, each checked right before its deletion
     (see trim_steps). A finished step stays done if a later one fails.
 
-    No lease is taken: a copy may hold one for hours, just when disks fill up, and only finished copies count here.
+    Only the recording of a lineage takes a lease: a copy may hold one for hours, just when disks fill up, and only
+    finished copies count here.
     """
 
     context: RemoteLogContext
