@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from tiered_storage.gateway.broker_questions import BrokerQuestions
@@ -111,7 +112,7 @@ class RemoteFetch:
         share, wait_s = self._partitions.share, read_wait_ms(request, self._most_wait_ms) / 1000
         is_all_remote = all(each.error_code == OFFSET_OUT_OF_RANGE for each in layout.entries)
         may_begin = await self._is_first_in_queue(max(wait_s, QUEUED_SECONDS) if is_all_remote else wait_s)
-        filled = self._filled(frame, request, layout, more, client, wait_s, may_begin=may_begin)
+        filled = partial(self._filled, frame, request, layout, more, client, wait_s, may_begin=may_begin)
         return await (share.counted(filled) if may_begin else share.timed(filled))
 
     async def _is_first_in_queue(self, seconds: float) -> bool:
@@ -163,7 +164,15 @@ class RemoteFetch:
                 found = await asyncio.gather(
                     *(
                         self._partitions.share.timed(
-                            self._find_within(end, 2 * wait_s, each, request, min(share, each.asked.max_bytes), client)
+                            partial(
+                                self._find_within,
+                                end,
+                                2 * wait_s,
+                                each,
+                                request,
+                                min(share, each.asked.max_bytes),
+                                client,
+                            )
                         )
                         for end, each in zip(ends, some, strict=True)
                     )

@@ -120,10 +120,10 @@ class RemoteShare:
         self._begin_later()
         return place
 
-    async def counted(self, fetch: Coroutine[Any, Any, Result]) -> Result:
-        """Await a Fetch that may begin, and count what it uses: the next one begins later."""
+    async def counted(self, fetch: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Await what `fetch` begins, a Fetch that may begin, and count what it uses: the next one begins later."""
         if self._share is None:
-            return await fetch
+            return await fetch()
         expected = self._cost
         self._owed += expected
         try:
@@ -134,9 +134,10 @@ class RemoteShare:
             self._cost += _NEW_COST_WEIGHT * (used - self._used_by_ended - self._cost)
             self._used_by_ended = used
 
-    async def timed(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await other work for a Fetch, each task of its own, and count the event loop's time that it uses."""
-        return await (work if self._share is None else self._timed(work))
+    async def timed(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Await what `work` begins for a Fetch, each task of its own, and count the event loop's time that it uses."""
+        # A task may be cancelled before its first step: so the work does not exist earlier.
+        return await (work() if self._share is None else self._timed(work()))
 
     @coroutine
     def _timed(self, work: Coroutine[Any, Any, Result]) -> Generator[Any, Any, Result]:

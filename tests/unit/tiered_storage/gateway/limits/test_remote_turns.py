@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -59,7 +61,7 @@ class Machine:
         turns = RemoteTurns()
         for _ in range(fetches):
             await share.queue()
-            await share.counted(self.pieces(turns, client, 2, seconds / 4))
+            await share.counted(partial(self.pieces, turns, client, 2, seconds / 4))
             self.in_threads += seconds / 2
 
     async def pass_on(self, share: RemoteShare, busy: float) -> None:
@@ -183,7 +185,7 @@ def test_a_fetch_that_hangs_or_leaves_the_queue_holds_up_nobody() -> None:
         share = machine.share()
         local = asyncio.create_task(machine.pass_on(share, 0.01))
         await asyncio.sleep(0)
-        hung = asyncio.create_task(share.counted(hangs()))
+        hung = asyncio.create_task(share.counted(hangs))
         reads = asyncio.gather(*(machine.read(share, each, 10, 0.01) for each in range(3)))
         await asyncio.sleep(0)
         share.queue().cancel()
@@ -196,3 +198,16 @@ def test_a_fetch_that_hangs_or_leaves_the_queue_holds_up_nobody() -> None:
 
     asyncio.run(beside_others())
     assert [numbers_of(machine).count(each) for each in range(3)] == [20, 20, 20]
+
+
+def test_work_that_is_cancelled_before_its_first_step_was_never_begun(recwarn: pytest.WarningsRecorder) -> None:
+    async def cancelled() -> None:
+        share = RemoteShare(20)
+        work = [asyncio.create_task(await_it(asyncio.Event().wait)) for await_it in (share.timed, share.counted)]
+        for each in work:
+            each.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+
+    asyncio.run(cancelled())
+    gc.collect()
+    assert [str(each.message) for each in recwarn] == []
