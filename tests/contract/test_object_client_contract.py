@@ -102,7 +102,7 @@ def test_many_objects_are_deleted_at_once_and_missing_ones_are_no_error(client: 
 
 def test_an_invalid_name_stops_a_deletion_before_it_begins(client: ObjectClient) -> None:
     put(client, NAME, b"x")
-    with pytest.raises(ConfigurationError, match="not a valid name"):
+    with pytest.raises(ConfigurationError, match="not a valid"):
         client.delete_many([NAME, "../x"])
     assert client.size(NAME) == 1
 
@@ -141,13 +141,13 @@ def test_a_listing_has_the_time_of_each_write(client: ObjectClient) -> None:
     "name", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/", "./a", "a/.", "a\0b", "a\nb", "a\\..\\b", "x" * 1025]
 )
 def test_names_outside_the_store_are_refused(client: ObjectClient, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="not a valid name"):
+    with pytest.raises(ConfigurationError, match="not a valid"):
         put(client, name, b"x")
-    with pytest.raises(ConfigurationError, match="not a valid name"):
+    with pytest.raises(ConfigurationError, match="not a valid"):
         client.get_range(name, 0, 1)
-    with pytest.raises(ConfigurationError, match="not a valid name"):
+    with pytest.raises(ConfigurationError, match="not a valid"):
         delete_object(client, name)
-    with pytest.raises(ConfigurationError, match="not a valid name"):
+    with pytest.raises(ConfigurationError, match="not a valid"):
         client.create(name, b"x")
     assert list(client.list()) == []
 

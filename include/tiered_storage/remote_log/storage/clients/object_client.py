@@ -231,7 +231,7 @@ def check_object_name(name: str) -> None:
             f"{name!r} is not a valid name for an object: it must be plain parts with single slashes between"
         )
     if len(name.encode()) > MAX_NAME_BYTES:
-        raise ConfigurationError(f"{name[:80]!r}… is not an object name: it has more than {MAX_NAME_BYTES} bytes")
+        raise ConfigurationError(f"{name[:80]!r}… is not a valid object name: over {MAX_NAME_BYTES} bytes")
 
 
 def checked_names(names: Collection[str]) -> Collection[str]:
