@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from tiered_storage.remote_log.jobs.throttle import QuotaLimit
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.read_values import Isolation
+from tiered_storage.remote_log.source.partition_log import NamedPartition
 
 
 def test_every_codec_is_copied_as_the_broker_stores_it(site: LiveSite) -> None:
@@ -309,6 +311,25 @@ def test_what_brokers_send_is_limited_too(site: LiveSite) -> None:
     [received] = limit.others
     assert limit.spent > copied > 0
     assert received.spent >= copied
+
+
+def test_a_limited_copy_asks_for_little_at_once(site: LiveSite, tmp_path: Path) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(40, seed=1))
+
+    def asked_at_once(limit: int) -> int:
+        (root := tmp_path / str(limit)).mkdir()
+        limits = {"remote.log.manager.copy.max.bytes.per.second": limit}
+        with LiveSite(site.kafka, root, site.topics, limits).open() as remote_log:
+            [named] = remote_log.context.source.named(topic, 0)
+            assert isinstance(named, NamedPartition)
+            log = remote_log.context.source.partition(named.topic_id_partition)
+        assert log is not None and log.unsegmented is not None
+        return log.unsegmented.rules.fetch_bytes
+
+    assert asked_at_once(-1) == 8 << 20
+    assert asked_at_once(100_000_000) == 1 << 20
 
 
 def test_results_are_committed_only_up_to_a_lost_one(site: LiveSite) -> None:

@@ -55,6 +55,8 @@ _SAMPLE_BYTES: Final = 64 << 10
 _ONE_BATCH: Final = 1
 """The first batch comes whole, however few bytes are requested."""
 _SAMPLE_BUFFER: Final = 64 << 20
+_LIMITED_FETCH_BYTES: Final = 1 << 20
+"""How much a limited copy asks for at once: a broker's network thread sends nothing else while it sends an answer."""
 
 
 class FetchSource:
@@ -357,8 +359,10 @@ def open_fetch_source(settings: Settings, properties: Mapping[str, str]) -> Fetc
     """Return the source of the cluster at bootstrap.servers; `properties` are those of its client besides."""
     servers = {"bootstrap.servers": settings.bootstrap_servers} if settings.bootstrap_servers else {}
     brokers = BrokerDirectories(settings.broker_log_dirs) if settings.broker_log_dirs else None
-    skew = settings.clock_max_skew_ms
-    return FetchSource({**properties, **servers}, settings.cluster_id, settings.copy_window_bytes, brokers, skew)
+    fetch_bytes = settings.copy_window_bytes
+    if settings.remote_log_manager_copy_max_bytes_per_second > 0:
+        fetch_bytes = min(fetch_bytes, _LIMITED_FETCH_BYTES)
+    return FetchSource({**properties, **servers}, settings.cluster_id, fetch_bytes, brokers, settings.clock_max_skew_ms)
 
 
 def _tiered(configs: TopicConfigs, topic: str) -> str | None:
