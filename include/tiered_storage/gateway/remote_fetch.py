@@ -111,18 +111,25 @@ class RemoteFetch:
         """Return the broker's answer with remote records for `client`; `more` replaces what follows its partitions."""
         share, wait_s = self._partitions.share, read_wait_ms(request, self._most_wait_ms) / 1000
         is_all_remote = all(each.error_code == OFFSET_OUT_OF_RANGE for each in layout.entries)
-        may_begin = await self._is_first_in_queue(max(wait_s, QUEUED_SECONDS) if is_all_remote else wait_s)
-        filled = partial(self._filled, frame, request, layout, more, client, wait_s, may_begin=may_begin)
-        return await (share.counted(filled) if may_begin else share.timed(filled))
+        place = await self._first_in_queue(max(wait_s, QUEUED_SECONDS) if is_all_remote else wait_s)
+        try:
+            return await share.timed(partial(self._filled, frame, request, layout, more, client, wait_s, place))
+        finally:
+            if place is not None:
+                share.pass_on(place)
 
-    async def _is_first_in_queue(self, seconds: float) -> bool:
-        """Wait for the client's place in the queue of remote work; the client keeps it if that takes longer."""
+    async def _first_in_queue(self, seconds: float) -> asyncio.Future[None] | None:
+        """Wait until the client is first in the queue of remote work, and return its place.
+
+        Return None if that takes longer; the client keeps its place.
+        """
         place = self._place = self._place or self._partitions.share.queue()
         if not place.done():
             await asyncio.wait([place], timeout=seconds)
-        if place.done():
-            self._place = None
-        return place.done()
+        if not place.done():
+            return None
+        self._place = None
+        return place
 
     async def _filled(
         self,
@@ -132,8 +139,7 @@ class RemoteFetch:
         more: Sequence[Replacement],
         client: ClientName,
         wait_s: float,
-        *,
-        may_begin: bool,
+        place: asyncio.Future[None] | None,
     ) -> Filled:
         await self._partitions.turns.next()
         positions = await self._search.positions(request, layout)
@@ -141,7 +147,7 @@ class RemoteFetch:
         allowed = self._quotas.room(client)
         left = min(left, allowed)
         room = self._partitions.room(left, [each.asked for each in positions]) if allowed else 0
-        may_read = may_begin and allowed > 0 and (not room or await self._memory.wait(room, MEMORY_SECONDS))
+        may_read = place is not None and allowed > 0 and (not room or await self._memory.wait(room, MEMORY_SECONDS))
         begun = asyncio.get_running_loop().time()
         patient, self._fetches = self._fetches, self._fetches + 1
         held = served = 0
@@ -161,22 +167,15 @@ class RemoteFetch:
                 ends = [
                     None if is_first and not at and each == patient % len(some) else end for each in range(len(some))
                 ]
-                found = await asyncio.gather(
+                pieces = asyncio.gather(
                     *(
-                        self._partitions.share.timed(
-                            partial(
-                                self._find_within,
-                                end,
-                                2 * wait_s,
-                                each,
-                                request,
-                                min(share, each.asked.max_bytes),
-                                client,
-                            )
-                        )
+                        self._find_within(end, 2 * wait_s, each, request, min(share, each.asked.max_bytes), client)
                         for end, each in zip(ends, some, strict=True)
                     )
                 )
+                if place is not None and at + AT_ONCE >= len(positions):
+                    self._partitions.share.pass_on(place)
+                found = await pieces
                 await self._partitions.turns.next()
             for position, each in zip(some, found, strict=True):
                 records = self._take(position, each, min(left, position.asked.max_bytes), client, whole=is_first)
@@ -211,11 +210,15 @@ class RemoteFetch:
         Return None if the time is up: store or metadata hang, or too many other reads wait. Local records wait too.
         """
         begun = asyncio.get_running_loop().time()
-        try:
+
+        async def find() -> Found:
             async with asyncio.timeout_at(end):
                 await self._partitions.turns.next()
             async with asyncio.timeout(seconds):
                 return await self._search.find(position, request, wanted)
+
+        try:
+            return await self._partitions.share.piece(find, end)
         except TimeoutError:
             self._search.had_remote = True
             return Found()

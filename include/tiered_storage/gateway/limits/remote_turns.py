@@ -3,7 +3,8 @@
 Many remote readers that never pause use all that a process gets. Local answers then wait for the event loop, and the
 process itself for a processor, behind brokers and other programs. So each piece of remote work takes a round of the
 loop of its own. While clients write, or read what brokers have, remote work also keeps to a share of one processor:
-Fetches of remote records queue, and each begins when the earlier ones have paid for what they used.
+Fetches of remote records queue, and each of their pieces begins when the earlier ones have paid for what they used.
+Many at once would keep the processors from local work for as long as they take together, however small their share.
 
 Local work is not counted: however much there is of it, remote work has its share.
 
@@ -90,6 +91,11 @@ class RemoteShare:
         self._processor_time = processor_time
         self._loop_time = loop_time
         self._fetches: deque[asyncio.Future[None]] = deque()
+        self._turn: asyncio.Future[None] | None = None
+        """The place of the Fetch that began last, until all its pieces are in their queue."""
+        self._turn_ends = 0.0
+        self._next_piece = asyncio.Lock()
+        """Held by the piece that begins next."""
         self._is_timed = False
         self._paced_until = 0.0
         self._owed = 0.0
@@ -100,7 +106,7 @@ class RemoteShare:
         self._in_loop = 0.0
         """The part of it that the event loop's thread used."""
         self._cost = 0.0
-        """What a Fetch uses on average (seconds)."""
+        """What a piece uses on average (seconds)."""
         self._used_by_ended = 0.0
 
     def pace(self) -> None:
@@ -113,21 +119,32 @@ class RemoteShare:
     def queue(self) -> asyncio.Future[None]:
         """Return a Fetch's place in the queue: it is done once the Fetch may begin. Cancel it to leave the queue."""
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not self._fetches and self._pause() <= 0:
-            place.set_result(None)
+        if not self._fetches and self._may_begin():
+            self._begin(place)
             return place
         self._fetches.append(place)
         self._begin_later()
         return place
 
-    async def counted(self, fetch: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """Await what `fetch` begins, a Fetch that may begin, and count what it uses: the next one begins later."""
+    def pass_on(self, place: asyncio.Future[None]) -> None:
+        """Let the next Fetch begin: that of `place` has ended, or all its pieces wait for their turn, or begun."""
+        if self._turn is place:
+            self._turn = None
+
+    async def piece(self, work: Callable[[], Coroutine[Any, Any, Result]], end: float | None = None) -> Result:
+        """Await what `work` begins, a piece of a Fetch that has begun, once the earlier pieces have paid.
+
+        The loop's time that it uses is counted. Raises TimeoutError at `end` (the loop's time) if it did not begin.
+        """
         if self._share is None:
-            return await fetch()
+            return await work()
+        async with asyncio.timeout_at(end), self._next_piece:
+            while (pause := self._pause()) > 0:
+                await asyncio.sleep(min(pause, _LOOK_SECONDS))
         expected = self._cost
         self._owed += expected
         try:
-            return await self.timed(fetch)
+            return await self.timed(work)
         finally:
             self._owed -= expected
             used = self._remote_time()
@@ -135,7 +152,7 @@ class RemoteShare:
             self._used_by_ended = used
 
     async def timed(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """Await what `work` begins for a Fetch, each task of its own, and count the event loop's time that it uses."""
+        """Await what `work` begins for a Fetch, in one task, and count the event loop's time that it uses."""
         # A task may be cancelled before its first step: so the work does not exist earlier.
         return await (work() if self._share is None else self._timed(work()))
 
@@ -162,8 +179,21 @@ class RemoteShare:
         """Return the processor time that remote work has used: other threads do nothing else."""
         return self._processor_time() - self._loop_time() + self._in_loop
 
+    def _begin(self, place: asyncio.Future[None]) -> None:
+        self._turn, self._turn_ends = place, asyncio.get_running_loop().time() + _LOOK_SECONDS
+        place.set_result(None)
+
+    def _may_begin(self) -> bool:
+        """Return whether a Fetch may begin: the pieces of those that have begun come first."""
+        now = asyncio.get_running_loop().time()
+        if self._share is None or now >= self._paced_until:
+            return True
+        # One that waits for its broker holds nobody up for long.
+        has_turn = self._turn is not None and now < self._turn_ends
+        return not (has_turn or self._next_piece.locked()) and self._pause() <= 0
+
     def _pause(self) -> float:
-        """Return how long (seconds) the next Fetch has to wait."""
+        """Return how long (seconds) the next piece has to wait."""
         now = asyncio.get_running_loop().time()
         if self._share is None or now >= self._paced_until:
             return 0.0
@@ -182,11 +212,11 @@ class RemoteShare:
 
     def _begin_fetch(self) -> None:
         self._is_timed = False
-        if self._pause() <= 0:
+        if self._may_begin():
             while self._fetches:
                 place = self._fetches.popleft()
                 if not place.done():
-                    place.set_result(None)
+                    self._begin(place)
                     break
         if self._fetches:
             self._begin_later()

@@ -57,12 +57,19 @@ class Machine:
             self.use(seconds)
 
     async def read(self, share: RemoteShare, client: int, fetches: int, seconds: float) -> None:
-        """Do `fetches` of two pieces each, of which another thread does half."""
+        """Do `fetches` of two pieces each, begun at once, of which another thread does half."""
         turns = RemoteTurns()
+
+        async def piece() -> None:
+            await share.piece(partial(self.pieces, turns, client, 1, seconds / 4))
+            self.in_threads += seconds / 4
+
         for _ in range(fetches):
-            await share.queue()
-            await share.counted(partial(self.pieces, turns, client, 2, seconds / 4))
-            self.in_threads += seconds / 2
+            place = share.queue()
+            await place
+            pieces = asyncio.gather(piece(), piece())
+            share.pass_on(place)
+            await pieces
 
     async def pass_on(self, share: RemoteShare, busy: float) -> None:
         """Pass on local answers, which take the share `busy` of the event loop's time."""
@@ -149,8 +156,8 @@ def test_remote_work_comes_in_small_portions() -> None:
     machine.run(50, 3, 0.01, busy=0.01)
 
     at = [each for _, each, _ in machine.begun][len(machine.begun) // 2 :]
-    # A Fetch costs 10 ms, so one begins every 100 ms.
-    assert max(sum(begin <= each < begin + 0.1 for each in at) for begin in at) <= 2 * 3
+    # A piece costs 5 ms, so one begins every 50 ms.
+    assert max(sum(begin <= each < begin + 0.05 for each in at) for begin in at) <= 2
 
 
 def test_without_local_answers_or_a_limit_remote_work_never_pauses() -> None:
@@ -185,7 +192,8 @@ def test_a_fetch_that_hangs_or_leaves_the_queue_holds_up_nobody() -> None:
         share = machine.share()
         local = asyncio.create_task(machine.pass_on(share, 0.01))
         await asyncio.sleep(0)
-        hung = asyncio.create_task(share.counted(hangs))
+        await share.queue()
+        hung = asyncio.create_task(share.piece(hangs))
         reads = asyncio.gather(*(machine.read(share, each, 10, 0.01) for each in range(3)))
         await asyncio.sleep(0)
         share.queue().cancel()
@@ -203,7 +211,7 @@ def test_a_fetch_that_hangs_or_leaves_the_queue_holds_up_nobody() -> None:
 def test_work_that_is_cancelled_before_its_first_step_was_never_begun(recwarn: pytest.WarningsRecorder) -> None:
     async def cancelled() -> None:
         share = RemoteShare(20)
-        work = [asyncio.create_task(await_it(asyncio.Event().wait)) for await_it in (share.timed, share.counted)]
+        work = [asyncio.create_task(await_it(asyncio.Event().wait)) for await_it in (share.timed, share.piece)]
         for each in work:
             each.cancel()
         await asyncio.gather(*work, return_exceptions=True)
