@@ -43,7 +43,8 @@ from tiered_storage.gateway.connections.client_connection import ClientConnectio
 from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS, DELETE_TOPICS
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.limits.remote_turns import RemoteShare, RemoteTurns
+from tiered_storage.gateway.limits.remote_share import RemoteShare
+from tiered_storage.gateway.limits.remote_turns import RemoteTurns
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.gateway.standalone.apis import SERVED

@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.limits.remote_turns import RemoteShare, RemoteTurns
+from tiered_storage.gateway.limits.remote_share import RemoteShare
+from tiered_storage.gateway.limits.remote_turns import RemoteTurns
 from tiered_storage.kafka_log.log.log_config import INT64_MAX
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record

@@ -18,7 +18,7 @@ from tiered_storage.gateway.client_requests import ClientRequests
 from tiered_storage.gateway.connections.client_connection import ClientConnection
 from tiered_storage.gateway.deletions.client_deletions import DELETE_RECORDS, DELETE_TOPICS
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.limits.remote_turns import RemoteShare
+from tiered_storage.gateway.limits.remote_share import RemoteShare
 from tiered_storage.kafka_wire.connections.apis import METADATA, ApiVersions
 from tiered_storage.kafka_wire.connections.frames import encode_answer, encode_request, entity, request, request_module
 from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, fetch_request

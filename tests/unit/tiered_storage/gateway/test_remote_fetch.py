@@ -22,7 +22,8 @@ from tiered_storage.gateway.broker_questions import BrokerQuestions
 from tiered_storage.gateway.deletions.remote_deletions import RemoteDeletions
 from tiered_storage.gateway.limits.client_quotas import ClientName, ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
-from tiered_storage.gateway.limits.remote_turns import RemoteShare, RemoteTurns
+from tiered_storage.gateway.limits.remote_share import RemoteShare
+from tiered_storage.gateway.limits.remote_turns import RemoteTurns
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_fetch import RemoteFetch
 from tiered_storage.gateway.remote_partitions import RemotePartitions

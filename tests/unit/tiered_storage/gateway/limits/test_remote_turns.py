@@ -9,7 +9,8 @@ from functools import partial
 
 import pytest
 
-from tiered_storage.gateway.limits.remote_turns import LOCAL_SECONDS, RemoteShare, RemoteTurns
+from tiered_storage.gateway.limits.remote_share import LOCAL_SECONDS, RemoteShare
+from tiered_storage.gateway.limits.remote_turns import RemoteTurns
 
 ROUND_SECONDS = 0.0001
 """What a round of the event loop takes beside the pieces in it."""
