@@ -1,6 +1,6 @@
 """The application that the API server mounts at /remote-log: reports of runs, the read service at /v1, pages at /page.
 
-Those of another cluster are below /clusters/west, as are the reports of the tasks that work on it.
+The read service and pages of another cluster are below /clusters/west, as are the reports of tasks that work on it.
 
 Every route needs a login. Whoever may see the run's DAG may see its reports; Airflow's own checks decide that. Reports
 only read files below `runs/` of the work area: the folder follows from the ids of DAG and run, and the file's name must

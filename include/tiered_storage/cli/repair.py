@@ -41,8 +41,8 @@ from tiered_storage.settings.settings import load_settings
 
 _COLUMNS = ("action", "partition", "what")
 _LOSES_THE_STORE = (
-    "If those metadata are in use, by this or another installation, stop here: use them, or correct rsm.config.url. "
-    "They are refused from then on (--yes does not ask)."
+    "Answer no if this or another installation still uses those metadata, or if rsm.config.url is wrong. If you answer "
+    "yes, the store refuses those metadata from now on. --yes skips this question."
 )
 
 

@@ -60,7 +60,8 @@ NameArgument = Annotated[
     str,
     typer.Argument(
         metavar="TOPIC",
-        help="A topic's name; or, with a character that no name has, a regular expression for whole names.",
+        help="A topic name, or a regular expression that must match the whole name. Text with a character that topic "
+        "names cannot contain, such as *, is an expression.",
     ),
 ]
 PropertiesArgument = Annotated[list[str], typer.Argument(help="Settings such as local.retention.ms=3600000.")]
@@ -160,10 +161,9 @@ def allow_deletion(
 ) -> None:
     """Let retention delete from the topic: local segments that are remote too, and everything past total retention.
 
-    Without --only, in both tiers, by the limits in the table (log.retention.* if the topic has none of its own). Once a
-    broker starts on a trimmed directory, or the brokers of a running cluster deleted what is remote, their own readers
-    no longer get those offsets: allow local deletion only if they read through Remote Log. Before anything is deleted,
-    the command shows how much is already past those limits.
+    Without --only, in both tiers, by the limits in the table (log.retention.* if the topic has none of its own). Allow
+    local deletion only if all consumers read through Remote Log: the brokers no longer serve trimmed offsets. Before
+    anything is deleted, the command shows how much is already past those limits.
     """
     _change(topic, lambda _, known: _with_right(known, only, True), config, as_json, shows_past_retention=True)
 
@@ -331,7 +331,7 @@ def _refuse_to_enable(context: RemoteLogContext, topic: TopicIdPartition, found:
     for one in found.local_of(topic):
         refuse_log(one)
         log = None
-        # The brokers' settings suffice, unless retention.bytes limits the topic: then its logs show the write rate.
+        # Read the log only if retention.bytes limits the topic: the check then needs its write rate.
         if one.configs is None or one.configs.retention_bytes >= 0:
             try:
                 log = context.source.partition(one.topic_id_partition)

@@ -70,7 +70,7 @@ class Outcomes:
 
 @dataclass(slots=True)
 class Found:
-    """What is known of a partition before its records are taken: an error code, or a read that is ready."""
+    """A partition's result before its records are taken: an error code, or a read that is ready."""
 
     code: int = NONE
     log_start: int = NO_OFFSET
@@ -78,7 +78,7 @@ class Found:
     key: ReadKey | None = None
     outcomes: Outcomes = Outcomes()
     skipped: RemoteRecords | None = None
-    """What a consumer gets instead of offsets that neither tier has."""
+    """The answer to a consumer for offsets that neither tier has."""
 
 
 class RemoteSearch:
@@ -174,7 +174,7 @@ class RemoteSearch:
     async def _outcomes(
         self, named: NamedPartition, partition: TopicIdPartition, snapshot: PartitionSnapshot
     ) -> Outcomes | int:
-        """Return how the transactions ended that are open at the end of the remote log, or what a consumer gets."""
+        """Return the outcomes of the transactions still open at the remote log's end, or the consumer's error code."""
         aborted = await self._questions.aborted_across(named, snapshot.remote_end)
         if isinstance(aborted, int):
             return code_in_fetch(aborted)
@@ -185,7 +185,7 @@ class RemoteSearch:
         if isinstance(known, PartitionOffsets) and is_lost:
             latest = await self._partitions.snapshot(partition, known.start - 1)
             if latest.remote_end != snapshot.remote_end:
-                # Copied and trimmed since the look: a consumer that asks again is answered by the new one.
+                # The offsets were copied and trimmed after this snapshot: the consumer's next Fetch uses the new one.
                 return NONE
         decided_end = await self._partitions.decided_end(snapshot)
         if isinstance(known, PartitionOffsets) and is_lost:

@@ -46,14 +46,14 @@ class GatewayLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServedCluster:
-    """What all connections of a process share. For one event loop."""
+    """State that all connections of a process share. For one event loop."""
 
     ports: BrokerPorts
     """Where clients reach the brokers, and the gateway does."""
     partitions: RemotePartitions
     """The remote log, as clients read it."""
     deletions: RemoteDeletions
-    """What deletes from the remote log for clients."""
+    """Deletes from the remote log for clients."""
     limits: GatewayLimits
     quotas: ClientQuotas
     budget: MemoryBudget

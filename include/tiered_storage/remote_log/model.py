@@ -245,8 +245,8 @@ class EarlierLogStart:
 def _thinned(earlier: tuple[EarlierLogStart, ...], now: int) -> tuple[EarlierLogStart, ...]:
     """Return at most MAX_EARLIER_LOG_STARTS of `earlier`, with neighbours merged.
 
-    Those are merged that together span the smallest share of the time since then. The lower offset stays, until the
-    later moment, so that an undelete returns no less than it should. The oldest stays as it is.
+    It merges the neighbours that together span the smallest share of the time since then. The lower offset stays,
+    until the later moment, so that an undelete returns no less than it should. The oldest stays unchanged.
     """
     while len(earlier) > MAX_EARLIER_LOG_STARTS:
         moved = [each.moved_at for each in earlier]

@@ -71,8 +71,8 @@ class _Configured:
 def place_options(sources: Sequence[Properties], known: Collection[str]) -> list[Properties]:
     """Return `sources` with the managers' options where the settings have them.
 
-    Those of a class of the user's own go below the setting that is named as Kafka's prefix. Those of our own class that
-    have another prefix take Kafka's. `known` names keep their meaning; a class of the user's own gets them too.
+    Options of a user's class go below the setting that is named like Kafka's prefix. Options of our own class get
+    Kafka's prefix in place of another. `known` names keep their meaning; a user's class gets them too.
     """
     managers = [_Configured.by(manager, sources) for manager in (STORAGE_MANAGER, METADATA_MANAGER)]
 

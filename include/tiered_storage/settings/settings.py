@@ -295,13 +295,13 @@ def _refuse_shared_places(cluster: str, settings: Settings, environ: Mapping[str
     if shared:
         name, place = shared[0]
         raise ConfigurationError(
-            f"{settings.config_path}: {place} is that of another cluster too ({name}): two clusters in one place would "
-            "take each other's segments for leftovers; give each cluster its own"
+            f"{settings.config_path}: {place} has the same value as in cluster {name}. Two clusters that share it "
+            "treat each other's segments as leftovers: give each cluster its own"
         )
 
 
 def _shared_places(settings: Settings, file: Path | None, environ: Mapping[str, str]) -> list[str]:
-    """Return the SEPARATE_PLACES that another cluster has too; its file is `file`, or None for the first."""
+    """Return the SEPARATE_PLACES with the same value in another cluster, whose file is `file` (None: the first)."""
     try:
         other = _loaded(file, {} if file else environ, {}, SEPARATE_PLACES)
     except ConfigurationError:

@@ -91,7 +91,7 @@ def _record(chance: random.Random, offset: int, timestamp: int) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class PrivateCopy:
-    """What must be read back of a copy, and notices for the user."""
+    """The records that must be read back from a copy, and notices for the user."""
 
     expected: tuple[ExpectedPartition, ...]
     notices: tuple[str, ...]

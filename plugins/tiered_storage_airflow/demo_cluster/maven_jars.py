@@ -60,12 +60,12 @@ class MavenJars:
 
     @property
     def ivy(self) -> Path:
-        """What is wanted."""
+        """The ivy file that names the jars."""
         return self.folder / f"{self.name}_ivy.xml"
 
     @property
     def list(self) -> Path:
-        """What must arrive."""
+        """The file with the checksums of all jars."""
         return self.folder / f"{self.name}_jars.sha256"
 
 

@@ -168,6 +168,6 @@ def signal_all(processes: Iterable[psutil.Process], signal_number: int) -> None:
 def wait_ended(processes: Sequence[psutil.Process], seconds: float) -> bool:
     """Wait until none of `processes` runs, at most `seconds`; return whether all have ended."""
     ended = wait_until(lambda: not any(is_running(process) for process in processes), seconds, interval=0.1)
-    # Those that this very program started are zombies until they are waited for.
+    # Children of this very process stay zombies until they are waited for.
     psutil.wait_procs(processes, timeout=0)
     return ended

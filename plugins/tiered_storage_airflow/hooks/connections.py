@@ -188,7 +188,7 @@ _READERS: dict[str, Callable[[Connection, ObjectStoreOptions, str], ObjectStoreO
     "gs": _google,
     "hdfs": _hdfs,
 }
-"""What reads a connection, by the scheme of the store's URL."""
+"""Functions that read a connection, by the scheme of the store's URL."""
 
 _USUAL_TYPES = {"aws": "s3", "wasb": "az", "google_cloud_platform": "gs", "hdfs": "hdfs", "webhdfs": "hdfs"}
 """The scheme of the stores that a connection's type is for; other types are for any store."""

@@ -79,7 +79,7 @@ class HealthCheck:
 
 @dataclass(slots=True)
 class Seen:
-    """What was read a moment ago, shared among requests."""
+    """Recently read results, shared among requests."""
 
     rights: SingleFlight[ReadRights] = field(default_factory=lambda: SingleFlight(SECONDS_OF_RIGHTS))
     health: SingleFlight[list[HealthCheck]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))

@@ -2,7 +2,7 @@
 
 A metric is `remote_log.copy_lag_bytes` with the tag `topic`. Plain StatsD drops tags, so as for Airflow's own metrics
 there is also one with the name at its end, `remote_log.copy_lag_bytes.orders`, while [metrics] legacy_names_on is true.
-Those of another cluster than the first have the tag `cluster`, and its name before the topic's.
+Metrics of every cluster but the first have the tag `cluster`, and the cluster's name before the topic's.
 """
 
 from __future__ import annotations

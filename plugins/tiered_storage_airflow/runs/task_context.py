@@ -126,8 +126,8 @@ def task_name(context: Mapping[str, Any]) -> str:
 def folder_name(dag_id: str, run_id: str) -> str:
     """Return the folder name of a run in the work area: unique, with characters and a length that every store accepts.
 
-    A run's id may be any text. The hash keeps ids apart that differ only in other characters, and prevents an id that
-    somebody makes up to reach another run's folder.
+    A run's id may be any text. The hash keeps apart ids that differ only in replaced characters, and stops a made-up id
+    from reaching another run's folder.
     """
     return _stored_name(_full_name(dag_id, run_id))
 

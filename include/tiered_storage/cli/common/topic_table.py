@@ -53,7 +53,7 @@ class KnownTopics:
     """Why a copy leaves partitions out, as far as known without looking into their logs."""
     damaged: Sequence[UnreadablePartition]
     absent: Mapping[tuple[str, str], AbsentTopic]
-    """Those that their running cluster does not show, by cluster and topic id."""
+    """Topics that their running cluster does not show, by cluster and topic id."""
 
     def incarnations(self, is_meant: Callable[[str], bool]) -> list[TopicIdPartition]:
         """Return the first partition of each incarnation of the matching topics, by name."""

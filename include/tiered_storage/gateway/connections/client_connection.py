@@ -128,7 +128,7 @@ class ClientConnection:
         self.memory = memory
         self._owed = OwedAnswers(self.broker, self._changed)
         self.own = OwnRequests(self.broker, self._owed)
-        """What the gateway asks the broker by itself."""
+        """The gateway's own questions to the broker."""
         self.arrived = ArrivedRequests(self.client)
         self._largest_request = largest_request
         self._on_open = on_open
@@ -266,7 +266,7 @@ class ClientConnection:
 
 
 class _ClientSide:
-    """What happens on the client's connection."""
+    """Handles events of the client's connection."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -290,7 +290,7 @@ class _ClientSide:
 
 
 class _BrokerSide:
-    """What happens on the broker's connection."""
+    """Handles events of the broker's connection."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection

@@ -26,7 +26,7 @@ _CORRELATION_ID: Final = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What a client gets, with `memory` bytes of its connection's account besides those of the broker's answer.
+    """An answer for the client, with `memory` bytes of its connection's account besides those of the broker's answer.
 
     After it, nothing is taken from the client for `mute_ms`.
     """
@@ -38,7 +38,7 @@ class Filled:
 
 Changed = list[Buffer] | Coroutine[Any, Any, list[Buffer] | Filled]
 Change = Callable[[memoryview], Changed]
-"""Takes the broker's answer, and returns what the client gets instead."""
+"""Takes the broker's answer, and returns the client's."""
 Changing = asyncio.Task[list[Buffer] | Filled]
 
 
@@ -54,7 +54,7 @@ class Expected:
 
 @dataclass(slots=True)
 class _Owed:
-    """What a client gets for a request of an API, now or once the task has ended; it holds `memory` bytes."""
+    """The answer to a client's request, ready or once its task has ended; it holds `memory` bytes."""
 
     api: Api
     content: Filled | Changing
@@ -69,7 +69,7 @@ class OwedAnswers:
         self.waiting = 0
         """Requests of the client that are not answered."""
         self.fetches = 0
-        """Those of them that are Fetches."""
+        """The Fetches among the waiting requests."""
         self.is_over = False
         self._broker = broker
         self._on_changed = on_changed
@@ -158,7 +158,7 @@ class OwnRequests:
     def __init__(self, broker: FrameProtocol, owed: OwedAnswers) -> None:
         """Ask `broker`; its answers come among those of `owed`."""
         self.versions: ApiVersions | None = None
-        """What the broker offers; None: nobody asked yet."""
+        """The API versions that the broker offers; None: not asked yet."""
         self._broker = broker
         self._owed = owed
         self._last_id = 0

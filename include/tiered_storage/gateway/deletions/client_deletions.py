@@ -79,7 +79,7 @@ Topics = Mapping[str | bytes, tuple[str, str] | int]
 
 
 class Questions(Protocol):
-    """What is asked with the client's own rights."""
+    """Asks the broker with the client's own rights."""
 
     async def topics(self, keys: Collection[str | bytes]) -> Topics:
         """Return each topic by its name, or the broker's error for it."""

@@ -3,7 +3,7 @@
     /health     200: the process lives, and its event loop runs            503: the loop hangs; start it again
     /ready      200: its ports are open, and all that it needs answers     503: send clients elsewhere
 
-What it needs is asked for every ten seconds, in a thread of its own: an outage must not hold a client up. An answer
+A thread of its own checks every ten seconds what the process needs, so that an outage holds up no client. An answer
 counts for a minute, so that one slow answer takes no gateway out of service.
 """
 
@@ -30,7 +30,7 @@ Ask = Callable[[], object]
 
 
 class Health:
-    """What is known of one process. Thread-safe."""
+    """The health of one process. Thread-safe."""
 
     def __init__(self, needs: Mapping[str, Ask], now: Callable[[], float] = time.monotonic) -> None:
         """Ask each of `needs` by its name; it raises an error if it cannot be reached. `now` is in seconds."""
@@ -52,11 +52,11 @@ class Health:
         threading.Thread(target=self._run, name="health", daemon=True).start()
 
     def stop(self) -> None:
-        """Check no more. One that waits for an answer may still be under way."""
+        """Stop checking. A check that waits for an answer may still be running."""
         self._stop.set()
 
     def check(self) -> None:
-        """Ask for everything that is needed, once."""
+        """Check once everything that the process needs."""
         for name, ask in self._needs.items():
             try:
                 ask()

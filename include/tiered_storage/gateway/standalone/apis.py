@@ -1,7 +1,7 @@
 """Which requests a gateway without brokers answers.
 
-Those of groups and of producers are among them, to be refused: some clients do not fetch without them, and a refusal
-says more than an API that is missing.
+Requests of groups and producers are among them, and are refused: some clients do not fetch without these APIs, and a
+refusal explains more than a missing API.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DESCRIBE_CONFIGS: Final = ALLOWED[32]
 CONSUMER_GROUP_HEARTBEAT: Final = ALLOWED[68]
 
 LOGIN: Final = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
-"""What a client may ask before it is logged in."""
+"""Requests that a client may send before it is logged in."""
 SERVED: Final = {
     api.key: api
     for api in (

@@ -24,9 +24,9 @@ from tiered_storage.remote_log.source.partition_log import NamedPartition
 _log = logging.getLogger(__name__)
 
 _WAIT_SECONDS: Final = 2.0
-"""How long a request waits for new topics before it gets the last ones: the metadata store may hang."""
+"""Seconds that a request waits for a read of the topics before it gets the last ones: the store may hang."""
 _AGE_PER_READ: Final = 20
-"""Topics stay known for this many times as long as reading them took: it takes at most a twentieth of the time."""
+"""Cache topics for at least this many times as long as the read took, so that reading uses at most 5 % of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,9 @@ class Catalog:
         self._reading: asyncio.Task[Topics] | None = None
 
     async def topics(self) -> Topics:
-        """Return the topics, at most a moment old.
+        """Return the topics, read again once they are old.
 
-        If reading fails or takes long, it returns the last that it read. It raises what a first read
-        raises.
+        If a later read fails or takes long, it returns the topics of the last read. It raises errors of a first read.
         """
         if self._known is not None and self._now() < self._fresh_until:
             return self._known
@@ -89,8 +88,8 @@ class Catalog:
         except TieredStorageError as error:
             if self._known is None:
                 raise
-            _log.warning("the topics of some moments ago are served: %s", error)
-            # A read that failed is soon tried again, however long it took.
+            _log.warning("topics cannot be read, so those of the last read are served: %s", error)
+            # Repeat a failed read soon, however long it took.
             self._fresh_until = self._now() + self._max_age
             return self._known
         self._fresh_until = self._now() + max(self._max_age, _AGE_PER_READ * (self._now() - begun))

@@ -64,7 +64,7 @@ Asked = tuple[tuple[str | bytes, int], AskedPartition]
 
 @dataclass(slots=True)
 class _Found:
-    """What is known of a partition before its records are taken: an error code, or a read that is ready."""
+    """A partition's result before its records are taken: an error code, or a read that is ready."""
 
     code: int = NONE
     offsets: tuple[int, int, int] = (NO_OFFSET, NO_OFFSET, NO_OFFSET)

@@ -39,7 +39,7 @@ _SALT_BYTES: Final = 16
 
 
 class ScramKeys(NamedTuple):
-    """What SCRAM keeps of a password, in the order that scramp asks for."""
+    """The values that SCRAM derives from a password, in the order of scramp."""
 
     salt: bytes
     stored_key: bytes

@@ -186,7 +186,7 @@ class ProducerState:
     def forget_silent(self, kept: int) -> None:
         """If more than 2 * `kept` producers have no open transaction, forget all but `kept` of them.
 
-        Those with the earliest last batch or marker are forgotten, as in expiry.
+        It forgets the producers whose last batch or marker is the oldest, as expiry does.
         """
         if len(self._producers) - len(self._open) <= 2 * kept:
             return

@@ -1,9 +1,8 @@
 """How to connect to a cluster and log in, by librdkafka's property names.
 
-Those are also what an Airflow connection of the Kafka provider has in its extra. A property that the list in
-client_properties.py does not allow is refused, also one that concerns security and that this client cannot honour.
-Properties of producers and consumers mean nothing here and are passed over. No error and no representation shows a
-value.
+The extra of an Airflow connection of the Kafka provider has the same properties. A property that the list in
+client_properties.py does not allow is refused, as is a security property that this client cannot honour. Properties of
+producers and consumers have no effect here and are ignored. No error and no representation shows a value.
 """
 
 from __future__ import annotations

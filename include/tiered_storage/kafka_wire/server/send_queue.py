@@ -55,7 +55,7 @@ class SendQueue:
         if transport.get_extra_info("ssl_object") is not None:
             # A TLS transport counts a piece as sent once the transport below has it, and that one takes any size.
             self._piece = _WRITE_LIMIT
-        # What comes while the transport keeps anything is copied, so it gets no more until all is sent.
+        # The transport copies what it cannot send at once, so give it no more until it has sent all.
         transport.set_write_buffer_limits(high=_WRITE_LIMIT, low=0)
 
     @property
@@ -150,7 +150,7 @@ def _pieces(buffers: Iterable[Buffer], piece: int) -> Iterator[Buffer]:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What comes instead of the bytes from `start` to `end` (exclusive) of a frame."""
+    """Buffers that replace the bytes from `start` to `end` (exclusive) of a frame."""
 
     start: int
     end: int

@@ -96,7 +96,7 @@ class _Audit:
             self.tally.add(self._segment_anomalies(partition, known, listed))
             outdated = tuple(self._outdated(partition, listed, segments))
             self.tally.add(outdated)
-            # What old metadata miss may exist in the store.
+            # Objects that old metadata lack may exist in the store.
             kinds = {AnomalyKind.OVERLAP} if outdated else set(AnomalyKind)
             self.tally.add(each for each in self._offset_anomalies(partition, segments) if each.kind in kinds)
         self.tally.add(self._unreferenced_anomalies(partition, suspicious))

@@ -113,7 +113,7 @@ def plan_copy(
         if state.delete_state is not None:
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
-        # What cannot be copied needs the alarm of a short or lowered retention most.
+        # Partitions that cannot be copied need the alarm of a short or lowered retention most.
         steps = partial(looking.add, looked, log, decision, state), partial(watch.compare_retention, log, decision)
         unreadable.extend(_troubles(log, *steps))
     notices.extend((*watch.notices(selection.scope, states), *(notice for found in looked for notice in found.notices)))

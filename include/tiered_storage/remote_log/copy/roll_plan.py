@@ -61,12 +61,12 @@ class Gap:
 
     @property
     def remedy(self) -> str:
-        """What the user can decide."""
+        """The user's choice, for a message."""
         return f"set copy.over.gaps=true of the topic to copy on from the brokers' log start; {_AVOID}"
 
     @property
     def loss(self) -> str:
-        """What becomes of the gap where it is copied over."""
+        """The consequence of copying over the gap, for a message."""
         return (
             f"they are lost, and copies continue from offset {self.end_offset + 1} (copy.over.gaps): audits name the "
             f"gap from then on; {_AVOID}"
@@ -111,7 +111,7 @@ def plan_rolls(
     if end == log.last_stable_offset - 1:
         size = max(size, bounds.least)
     sizes = (whole,) * min(size // whole, max_segments or size)
-    # What is young enough has not rolled by time.
+    # Records that are young enough have not rolled by time.
     if size > 0 and (times.now is None or _is_old(unsegmented, start, times.now)):
         sizes = max(sizes, _rolled_sizes(unsegmented, start, end, density, times.now, max_segments), key=len)
     return PlannedRolls(start, end, sizes) if sizes else None
@@ -143,7 +143,7 @@ def _rolled_sizes(
         except TieredStorageError:
             if at == start:
                 raise
-            # What is before can be copied. A later plan begins here, and names what is wrong.
+            # The records before can be copied. A later plan begins here, and names the fault.
             break
         size = max(1, int((after - at) * density))
         is_old = now is not None and (at == start or 0 <= began <= now - rules.tail_ms)

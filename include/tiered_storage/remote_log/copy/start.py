@@ -48,7 +48,7 @@ from tiered_storage.remote_log.tiering_policy import Decisions
 class BegunCopy:
     """The tasks of a run, the partitions that another owner holds, and those that could not be begun and why.
 
-    What failed needs a person, or a store that answers: the run's report must name it as a failure.
+    Failed partitions need a person, or a store that answers: the run's report must name them as failures.
     """
 
     tasks: tuple[CopyTask, ...]
@@ -150,7 +150,7 @@ def abandon_unfinished(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What the partitions of a run share. Segments whose ids are `replacing` do not count as copied."""
+    """State that the partitions of a run share. Segments whose ids are `replacing` do not count as copied."""
 
     context: RemoteLogContext
     decisions: Decisions

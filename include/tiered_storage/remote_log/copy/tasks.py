@@ -74,7 +74,7 @@ class CopyPlan:
 
     @property
     def troubles(self) -> tuple[Finding, ...]:
-        """What makes the run fail at its end."""
+        """Findings that make the run fail at its end."""
         return (*self.refused, *self.unreadable, *self.alarms)
 
     @property

@@ -31,7 +31,7 @@ class AbsentTopic:
 
     @property
     def first(self) -> TopicIdPartition:
-        """One of its partitions, which names the incarnation."""
+        """One partition of the topic, which names the incarnation."""
         return self.partitions[0]
 
     def finding(self, topic: Topic, grace_ms: int) -> Finding:

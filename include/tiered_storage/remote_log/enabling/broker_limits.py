@@ -74,7 +74,7 @@ def _of_brokers(name: str, configs: TopicConfigs) -> Origin:
 def lowered_limits(policy: TieringPolicy, settings: Settings, configs: TopicConfigs | None) -> list[str]:
     """Return the limits that the brokers lowered and whose earlier values still decide deletions, by Kafka's names.
 
-    Those of a tier in which nothing of the topic may be deleted are left out.
+    Limits of a tier in which nothing of the topic may be deleted are left out.
     """
     if configs is None:
         return []

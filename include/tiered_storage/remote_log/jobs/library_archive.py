@@ -40,7 +40,7 @@ def build_library_archive(folder: Path) -> Path:
 def submit_folder() -> Iterator[Path]:
     """Yield a private temporary folder for the submission, removed at the end of the `with` block.
 
-    Those of killed processes are removed first: a folder in use is locked.
+    Folders of killed processes are removed first: a folder in use is locked.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{_SUBMITTED}*"):
         if (lock := _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB)) is not None:

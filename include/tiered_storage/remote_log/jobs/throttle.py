@@ -61,7 +61,7 @@ def fetch_quota(settings: Settings) -> Quota:
 class ByteQuota:
     """Counts the bytes that pass within a quota. Thread-safe.
 
-    What no window has room for is counted at the first moment that has, so a large read is paid for in full.
+    Bytes beyond the window count at the first later moment with room, so a large read is paid for in full.
     """
 
     def __init__(self, quota: Quota = NO_QUOTA, now: Callable[[], float] = time.monotonic) -> None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from tiered_storage.remote_log.model import TopicIdPartition
 
 MOST_NAMED = 10
-"""How many partitions of a topic are named for what is wrong with them."""
+"""The most partitions of a topic that are named as faulty."""
 
 
 class OffsetRule(StrEnum):

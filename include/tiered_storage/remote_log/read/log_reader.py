@@ -89,8 +89,8 @@ READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
 class RemoteLogReader:
     """Reads partitions of one remote log. Thread-safe, for any event loop; `close` it, or use it in a `with`.
 
-    The context belongs to the caller, who closes it after the reader. A source that does not show its segments is not
-    read: there is only the remote tier then.
+    The context belongs to the caller, who closes it after the reader. If the source does not show its segments, only
+    the remote tier is read.
     """
 
     def __init__(

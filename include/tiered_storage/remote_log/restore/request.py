@@ -136,7 +136,7 @@ class RestorePlan:
 
     @property
     def amount(self) -> Amount:
-        """What comes back: segments, and their bytes."""
+        """The number of segments to restore, and their bytes."""
         return Amount.of(segment.metadata for segment in self.segments())
 
     def segments(self) -> Iterator[RestoredSegment]:

@@ -42,7 +42,7 @@ class RemoteLogDeletions:
 
     @property
     def permissions(self) -> DeletionPermissions:
-        """What decides whether anything may be deleted."""
+        """Decides whether anything may be deleted."""
         context = self.context
         return DeletionPermissions(
             context.safety, context.bind_store, context.decided_topic, context.guard.publish_pending

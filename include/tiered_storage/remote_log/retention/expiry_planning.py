@@ -110,7 +110,7 @@ class ExpiryPlanner:
     def replan(self, plan: ExpiryPlan) -> ExpiryPlan | None:
         """Plan the partition of an older `plan` again, for the same reason and time; None: nothing is due any more.
 
-        What is due only later by our clock is not due: the clock of `plan` may have been ahead.
+        Segments that our clock says are due later stay: the clock of `plan` may have been ahead.
         Raises the reason if the partition must be left alone.
         """
         partition = plan.topic_id_partition

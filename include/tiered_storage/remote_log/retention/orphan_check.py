@@ -202,7 +202,7 @@ class _Whole:
 
     @property
     def seen(self) -> str:
-        """What the store has of it."""
+        """The objects that the store has of the copy, in words."""
         if self.is_data_alone:
             return "its .log"
         return "its commit marker" if self.copy is None else "all of it"

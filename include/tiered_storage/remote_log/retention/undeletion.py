@@ -40,7 +40,7 @@ from tiered_storage.remote_log.storage.listable_storage import ListedObject, as_
 
 @dataclass(frozen=True, slots=True)
 class Undeletion:
-    """What is undone of one partition: its segments, and our new log start (inclusive).
+    """The part of a deletion to undo in one partition: its segments, and our new log start (inclusive).
 
     `second_copies` segments stay marked, since others hold their offsets; `lost` ones since the store lacks them. With
     `is_replaced`, the running cluster created the topic again, and remote deletion of the old one is forbidden now.
@@ -218,7 +218,7 @@ def _first_readable(wanted: int, state: PartitionState, coverage: Coverage, loca
     log_start = reached = state.log_start_offset or 0
     held = [(covered.start_offset, covered.end_offset) for covered in coverage.ranges]
     if local is None:
-        # What follows the remote segments may be in a local log that is out of reach.
+        # The offsets after the remote segments may be in a local log that is out of reach.
         held.append((max((end for _, end in held), default=wanted - 1) + 1, log_start))
     else:
         ends = [log_start if segment.end_offset is None else segment.end_offset for segment in local.segments]

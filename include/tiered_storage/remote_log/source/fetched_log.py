@@ -89,7 +89,7 @@ class FetchedLog:
         self._files = RolledFiles(place.folder / partition_directory_name(partition.topic, partition.partition))
         self._next_offset = wanted.start_offset
         self._producers: _FollowedProducers | None = None
-        """Those where the fetched batches end; None: nothing was fetched yet."""
+        """The producers at the end of the fetched batches; None: nothing was fetched yet."""
         self._active: SegmentBeingRolled | None = None
         self._waiting: _Waiting | None = None
 
@@ -225,7 +225,7 @@ class FetchedLog:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What the leader is asked for: batches from `offset` on.
+    """A request to the leader: batches from `offset` on.
 
     Before anything was fetched it `is_first`. With `learns_producers`, the answer alone shows which transactions from
     before its batches are aborted.

@@ -129,7 +129,7 @@ class LeaderLog:
 
 
 class _LeaderSegments:
-    """Those of the leader's own segments that were handed out, as they were then."""
+    """The leader's own segments that were handed out, and the state of their files then."""
 
     def __init__(self, files: LeaderFiles) -> None:
         self._files = files

@@ -74,7 +74,7 @@ class LogDirectorySource:
 
     @property
     def notices(self) -> Sequence[str]:
-        """What is missing or left out in each directory."""
+        """Notices of missing files and left-out partitions, of each directory."""
         return [
             notice
             for directory, _ in map(self._read, self.directories)
@@ -158,7 +158,7 @@ class LogDirectorySource:
 
     @property
     def local_trim(self) -> LogDirectoryTrim:
-        """What removes segments under the directory's lock."""
+        """Removes segments under the directory's lock."""
         return LogDirectoryTrim()
 
     def while_trimming(self, segment: LocalSegment) -> LogDirectorySource:

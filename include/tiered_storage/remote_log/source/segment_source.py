@@ -42,7 +42,7 @@ class Beside(Generic[Content]):
 
 
 class SegmentProducers(Protocol):
-    """What is known of a log's producers at the base offset of one segment. Raises as the segment's batches do."""
+    """The known state of a log's producers at one segment's base offset. Raises as the segment's batches do."""
 
     def before(self) -> KnownProducers:
         """Return it by the snapshot there if that is sound, else by the log."""
@@ -95,7 +95,7 @@ class OpenSegment(Protocol):
 
     @property
     def producers(self) -> SegmentProducers:
-        """What is known of the log's producers where it begins."""
+        """The known state of the log's producers at its start."""
         ...
 
     def producer_snapshot(self, offset: int) -> Beside[tuple[ProducerSnapshotEntry, ...]]:
@@ -204,7 +204,7 @@ class SegmentSource(Protocol):
 
     @property
     def local_trim(self) -> LocalTrim:
-        """What removes segments of this source."""
+        """Removes segments of this source."""
         ...
 
     def partitions(self) -> Iterator[PartitionLog | UnreadablePartition]:

@@ -75,7 +75,7 @@ class ExportRequest:
 
     @property
     def table_query(self) -> TableQuery:
-        """What is read."""
+        """The query of the interval's records."""
         rows = replace(self.query.rows, first_timestamp=self.interval.begin, end_timestamp=self.interval.end)
         return replace(self.query, rows=rows)
 

@@ -63,7 +63,8 @@ class FetchDeadline:
         if left > 0:
             await self.timing.sleep(min(left, self.seconds_left))
         if moment > self.at:
-            raise self._timed_out(what, "looking at this partition is slow, and was done a moment ago: try again")
+            reason = "reading this partition's metadata is slow and is not repeated so soon: try again in a few seconds"
+            raise self._timed_out(what, reason)
 
     async def attempt(self, try_once: Callable[[], Awaitable[Result]]) -> Result:
         """Return the result of `try_once`; retry after a retriable error, with growing pauses, until the deadline.

@@ -70,13 +70,13 @@ class AheadFetch:
 
 @dataclass(slots=True)
 class ChunkCounts:
-    """What became of the chunks that reads wanted, and of those that were fetched ahead."""
+    """Counts of chunks that reads needed, and of prefetched bytes that no read used."""
 
     hits: int = 0
     """Chunks that were in memory already, fetched ahead or for another read."""
     misses: int = 0
     wasted_bytes: int = 0
-    """What was fetched ahead, and its read ended before it came there."""
+    """Prefetched bytes that no read used: the read ended first."""
 
 
 def _memory_of_indexes(indexes: RemoteIndexes) -> int:

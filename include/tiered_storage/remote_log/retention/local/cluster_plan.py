@@ -49,7 +49,7 @@ class IgnoredReaders:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSide:
-    """What the metadata know of a partition."""
+    """A partition's state in the metadata."""
 
     state: PartitionState
     segments: Sequence[RemoteLogSegmentMetadata]

@@ -75,7 +75,7 @@ class LocalRetentionPlanner:
             remote = RemoteSide.of(log.topic_id_partition, context.segments)
             return plan_cluster_retention(log, remote, settings, now, IgnoredReaders.of(context.settings), most)
         grace = ClockAgreement.of(context).grace(context.settings.remote_log_deletion_grace_ms)
-        # What was marked before that can no longer be undeleted.
+        # Segments that were marked earlier can no longer be undeleted.
         settled_before = grace.over_for(context.clock())
         plan = plan_local_retention(log, context.segments, settings, now, most, settled_before, grace)
         context.source.local_trim.ensure_removable(plan.segments)

@@ -1,7 +1,7 @@
 """Decide whether a deletion may begin and continue: every deletion asks before it begins, and between its batches.
 
-What concerns one segment (a fork, a last copy, an object of a later release) is refused where the segment is read. The
-questions are, in this order: are all deletions stopped; do store and metadata belong together, at one generation
+Refusals that concern one segment (a fork, a last copy, an object of a later release) are decided where it is read. The
+questions here are, in this order: are all deletions stopped; do store and metadata belong together, at one generation
 (generation.py); is the right given for the topic; what did the last audits find. An audit that found fault with a topic
 stops trimming it (audit/checks.py), since its local segments may be the last good copy. If too large a share of a
 store is unreferenced, all deletion in it stops: the metadata are probably not its own, or older than it. Without any

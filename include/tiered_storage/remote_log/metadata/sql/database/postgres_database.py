@@ -5,7 +5,7 @@ deadlock or contradict one another. Each of its statements sees everything that 
 transaction sees one state of the database and waits for nobody.
 
 A transaction that cannot begin because the server is away, or is just starting, waits for it as long as for the lock.
-One that is lost halfway was rolled back; the error is retriable.
+A transaction whose connection is lost halfway is rolled back; the error is retriable.
 
 The tables are in the first schema of the connection's search path (`?options=-csearch_path%3Dname` in the URL).
 """

@@ -15,7 +15,7 @@ ROWS_AT_ONCE = 1000
 """Rows held in memory."""
 
 _MARKS = {store_identity.c.moved_to, store_identity.c.arrives_from}
-"""What a move changes."""
+"""The columns that a move changes."""
 
 
 def copy_rows(source: Connection, target: Connection) -> None:
