@@ -94,7 +94,7 @@ def test_a_narrow_screen_is_wide_enough(browser: Browser, address: str, path: st
         assert page.evaluate("document.documentElement.scrollWidth") <= 340
 
 
-def test_light_and_dark_follow_airflow_or_else_the_system(browser: Browser, address: str) -> None:
+def test_the_colour_scheme_follows_airflow_or_else_the_system(browser: Browser, address: str) -> None:
     def background(page: Page) -> str:
         return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 

@@ -99,18 +99,18 @@ def test_a_dry_run_by_the_form_commits_nothing(seen: Seen) -> None:
     assert seen.dry_run == frozenset()
 
 
-def test_a_copy_that_stands_still_is_given_up_and_tried_again(seen: Seen) -> None:
+def test_a_stuck_copy_is_ended_and_retried(seen: Seen) -> None:
     assert f"no byte moved for {STUCK_AFTER_MS // 1000} s" in seen.stuck.first_try
     assert seen.stuck.tries == 2
     assert {partition for partition, _, _ in seen.stuck.committed} == {"orders-0"}
 
 
-def test_a_damaged_segment_makes_its_run_red_and_holds_up_nobody_else(seen: Seen) -> None:
+def test_a_damaged_segment_fails_its_run_and_delays_no_other_partition(seen: Seen) -> None:
     assert {partition for partition, _, _ in seen.damaged.committed} == {"orders-0", "payments-0"}
     assert f"{DAMAGED}: CorruptRecordError" in seen.damaged.failures
 
 
-def test_a_deletion_while_all_are_stopped_is_red_and_says_who_did_and_why(seen: Seen) -> None:
+def test_a_deletion_during_a_stop_fails_and_names_who_stopped_it_and_why(seen: Seen) -> None:
     assert "DeletionRefusedError" in seen.stopped.red.failures
     assert f"{ADMIN} stopped all deletions at " in seen.stopped.red.failures
     assert f"({DOUBT})" in seen.stopped.red.failures

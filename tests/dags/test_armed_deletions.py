@@ -127,9 +127,7 @@ def _done(tasks: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("form", [{"what": "all"}, {"dry_run": False}, {"topics": "no-such"}])
-def test_a_plan_of_what_cannot_be_meant_is_refused(
-    airflow: AirflowHome, copied: TieredSite, form: dict[str, Any]
-) -> None:
+def test_a_plan_of_invalid_fields_is_refused(airflow: AirflowHome, copied: TieredSite, form: dict[str, Any]) -> None:
     try:
         run = airflow.run("plan_deletions", form)
     except ValueError as refused:

@@ -73,7 +73,7 @@ def test_backwards_the_latest_window_takes_all_and_the_earlier_ones_find_nothing
     assert len(spark.submitted) == 1
 
 
-def test_windows_at_once_copy_each_segment_once_and_one_that_is_held_back_is_red_until_it_is_run_again(
+def test_concurrent_windows_copy_each_segment_once_and_a_blocked_one_fails_until_rerun(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 5, "orders-1": 1})
@@ -134,9 +134,7 @@ def test_a_window_that_another_run_holds_back_is_no_success(
     assert site.finished("orders-0") == [0, 10, 20]
 
 
-def test_settings_of_a_run_go_over_those_of_the_file(
-    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
-) -> None:
+def test_a_runs_settings_override_the_file(airflow: AirflowHome, site: TieredSite, spark: SparkInProcess) -> None:
     site.write_logs({"orders-0": 2})
     site.configure({"orders": TIERED})
     run = airflow.run("copy_segments", {"settings": {"copy.max.segments.per.run": 1}})

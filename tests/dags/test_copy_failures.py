@@ -314,7 +314,7 @@ def test_a_commit_that_meets_a_locked_metadata_store_is_tried_again_and_commits_
     assert len(spark.submitted) == 1
 
 
-def test_a_partition_by_older_metadata_is_red_alone_and_all_others_are_copied(
+def test_a_partition_of_older_metadata_fails_alone_and_all_others_are_copied(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 2, "orders-1": 2})

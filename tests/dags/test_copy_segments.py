@@ -131,7 +131,7 @@ def test_a_corrupt_segment_holds_up_its_own_partition_only_and_is_named(
     ]
 
 
-def test_a_compacted_topic_that_is_enabled_turns_the_run_red_after_its_neighbours_are_committed(
+def test_an_enabled_compacted_topic_fails_the_run_after_others_are_committed(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"customers-0": 2, "orders-0": 1})
@@ -152,7 +152,7 @@ def test_a_compacted_topic_that_is_enabled_turns_the_run_red_after_its_neighbour
     assert "topic customers has cleanup.policy=compact" in str(error)
 
 
-def test_a_run_leaves_to_another_one_what_that_holds_and_stays_green(
+def test_a_run_skips_partitions_that_another_run_holds_and_succeeds(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 2, "orders-1": 1})

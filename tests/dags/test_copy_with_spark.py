@@ -59,7 +59,7 @@ def test_a_killed_worker_loses_only_what_it_had_not_finished_and_the_next_run_co
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("point", [CrashPoint.IN_DATA, CrashPoint.AFTER_MARKER])
-def test_a_worker_that_stands_still_is_given_up_and_nothing_counts_of_what_it_writes_when_it_continues(
+def test_a_stuck_worker_is_abandoned_and_its_later_results_are_ignored(
     airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch, point: CrashPoint
 ) -> None:
     halt = site.root / "halt"

@@ -39,7 +39,7 @@ def test_a_topic_is_deleted_once_its_name_was_confirmed_and_the_next_expiry_take
     assert "nobody" in nobody.messages
 
 
-def test_a_topic_that_somebody_else_works_on_is_marked_by_another_try(airflow: AirflowHome, site: TieredSite) -> None:
+def test_marking_a_leased_topic_succeeds_in_a_later_try(airflow: AirflowHome, site: TieredSite) -> None:
     site.write_logs({"orders-0": 2, "orders-1": 1})
     site.configure({"orders": DELETABLE})
     site.copy()
@@ -58,7 +58,7 @@ def test_a_topic_that_somebody_else_works_on_is_marked_by_another_try(airflow: A
     assert again.state == "success", again.messages
 
 
-def test_records_before_an_offset_go_and_an_offset_beyond_the_log_is_refused(
+def test_records_before_an_offset_are_deleted_and_an_offset_past_the_end_is_refused(
     airflow: AirflowHome, site: TieredSite
 ) -> None:
     site.write_logs({"orders-0": 3})
@@ -80,9 +80,7 @@ def test_records_before_an_offset_go_and_an_offset_beyond_the_log_is_refused(
         assert remote_log.context.segments.log_start_offset(partition("orders-0")) == 20
 
 
-def test_records_that_somebody_else_works_on_are_tried_again_and_make_the_run_red(
-    airflow: AirflowHome, site: TieredSite
-) -> None:
+def test_deleting_records_of_a_leased_partition_is_retried_then_fails(airflow: AirflowHome, site: TieredSite) -> None:
     site.write_logs({"orders-0": 3})
     site.configure({"orders": DELETABLE})
     site.copy()

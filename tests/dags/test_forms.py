@@ -66,7 +66,7 @@ def test_a_limit_narrows_what_is_deleted(airflow: AirflowHome, site: TieredSite,
 @pytest.mark.parametrize(
     "dag_id", ["copy_segments", "enforce_local_retention", "expire_remote_segments", "audit_remote_log"]
 )
-def test_a_form_that_matches_nothing_is_red_says_so_and_deletes_nothing(
+def test_a_form_that_matches_nothing_fails_and_deletes_nothing(
     airflow: AirflowHome, site: TieredSite, dag_id: str
 ) -> None:
     site.write_logs({"orders-0": 2})

@@ -18,7 +18,7 @@ TOPIC = "gateway-canary"
 
 
 @pytest.mark.nightly
-def test_a_run_reads_old_and_new_records_through_the_gateway_and_is_red_without_it(
+def test_a_run_reads_old_and_new_records_through_the_gateway_and_fails_without_it(
     airflow: AirflowHome, site: TieredSite, real_kafka: RealKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_first_port([1])

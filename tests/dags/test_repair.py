@@ -52,7 +52,7 @@ def test_missing_segments_are_copied_again_or_left_to_a_person_if_not_local(
     assert site.finished("orders-0") == [0, 10, 20]
 
 
-def test_lost_indexes_of_what_is_nowhere_else_come_again_from_the_log_without_spark(
+def test_repair_rebuilds_lost_indexes_from_the_remote_log_object_without_spark(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 2})
@@ -72,7 +72,7 @@ def test_lost_indexes_of_what_is_nowhere_else_come_again_from_the_log_without_sp
     assert clean.state == "success", clean.messages
 
 
-def test_a_whole_copy_that_nobody_finished_is_finished_without_spark(
+def test_repair_commits_a_complete_uncommitted_copy_without_spark(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 2})

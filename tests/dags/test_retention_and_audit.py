@@ -72,7 +72,7 @@ def test_an_event_that_a_person_created_means_all_partitions_and_the_wall_clock_
     assert site.local("payments-0") == [20]
 
 
-def test_an_event_whose_file_is_gone_means_all_partitions_at_its_time(
+def test_an_event_whose_file_is_missing_covers_all_partitions_at_its_time(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 2, "orders-1": 2})
@@ -163,7 +163,7 @@ def test_expiry_marks_and_deletes_and_tries_a_failed_deletion_again(
         ] == [20]
 
 
-def test_expiry_is_red_at_its_end_for_what_it_left_but_green_for_what_somebody_else_works_on(
+def test_expiry_fails_for_undeleted_segments_but_not_for_leased_partitions(
     airflow: AirflowHome, site: TieredSite
 ) -> None:
     site.write_logs({"orders-0": 2, "orders-1": 2, "orders-2": 1})
@@ -195,7 +195,7 @@ def test_expiry_is_red_at_its_end_for_what_it_left_but_green_for_what_somebody_e
         remote_log.context.leases.release(lease)
 
 
-def test_the_audit_is_green_when_all_is_there_and_names_every_anomaly_without_a_second_try(
+def test_the_audit_succeeds_without_anomalies_and_names_each_without_a_retry(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 3})
@@ -229,7 +229,7 @@ def test_the_audit_is_green_when_all_is_there_and_names_every_anomaly_without_a_
     assert len(site.segments("orders-0", SegmentState.COPY_SEGMENT_FINISHED)) == 3
 
 
-def test_a_deep_audit_of_much_is_read_by_spark_and_one_that_loses_a_worker_is_red(
+def test_a_large_deep_audit_runs_in_spark_and_fails_if_it_loses_a_worker(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tiered_storage.remote_log.audit.job import AuditJob

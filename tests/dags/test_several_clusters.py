@@ -100,9 +100,7 @@ def test_a_cluster_whose_pools_are_not_known_says_so_in_its_dags_and_stops_no_ot
     assert copied.state == "success", copied.messages
 
 
-def test_a_connection_of_the_cluster_goes_before_the_one_of_all(
-    west: TieredSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clusters_own_connection_overrides_the_shared_one(west: TieredSite, monkeypatch: pytest.MonkeyPatch) -> None:
     from tiered_storage.settings.settings import load_cluster_settings
     from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 
@@ -146,7 +144,7 @@ def test_the_pages_and_the_read_service_of_a_cluster_are_below_its_name(
     assert report.status_code == 200
 
 
-def test_each_task_of_ones_own_dag_links_to_its_files_on_its_cluster(api: TestClient, airflow: AirflowHome) -> None:
+def test_each_task_of_a_custom_dag_links_to_its_files_on_its_cluster(api: TestClient, airflow: AirflowHome) -> None:
     run = airflow.run("nightly__west", folder=OWN_DAGS)
     assert run.state == "success", run.messages
     admin = login("somebody", "ADMIN")

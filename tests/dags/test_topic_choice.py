@@ -66,7 +66,7 @@ def test_without_a_variable_all_topics_are_copied(
         ("orders", {"topics": ".*"}, (True, True)),
     ],
 )
-def test_the_form_goes_before_the_variable(
+def test_the_forms_topics_override_the_variable(
     airflow: AirflowHome,
     two_topics: TieredSite,
     spark: SparkInProcess,

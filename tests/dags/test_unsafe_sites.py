@@ -121,7 +121,7 @@ MISSING = ["remote_log_metadata.db", "rebuild-metadata"]
         pytest.param(twice, True, "enforce_local_retention", ["the same partition"], id="twice-2"),
     ],
 )
-def test_a_run_by_form_on_an_unsafe_site_is_red_says_why_and_loses_nothing(
+def test_a_run_by_form_on_an_unsafe_site_fails_with_the_reason_and_loses_nothing(
     airflow: AirflowHome, site: TieredSite, unsafe: Unsafe, is_copied: bool, dag_id: str, expected: list[str]
 ) -> None:
     site.write_logs({"orders-0": 3})

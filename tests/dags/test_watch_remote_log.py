@@ -176,9 +176,7 @@ def test_statsd_receives_by_topic_the_copies_and_deletions_that_failed(
     assert "airflow.remote_log.delete_errors.payments" not in again
 
 
-def test_a_run_is_red_for_offsets_that_contradict_each_other_and_names_the_partition(
-    airflow: AirflowHome, site: TieredSite
-) -> None:
+def test_contradicting_offsets_fail_the_run_and_name_the_partition(airflow: AirflowHome, site: TieredSite) -> None:
     site.write_logs({"orders-0": 3, "payments-0": 1})
     site.configure({"orders": TIERED, "payments": TIERED})
     site.copy()

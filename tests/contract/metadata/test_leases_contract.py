@@ -239,7 +239,7 @@ def test_many_heartbeats_report_the_lost_leases(leases: Leases, clock: ManualClo
     assert isinstance(beaten.refused[0].reason, LeaseLostError)
 
 
-def test_releasing_many_leaves_those_taken_over(leases: Leases) -> None:
+def test_releasing_many_leases_keeps_those_taken_over(leases: Leases) -> None:
     held = leases.acquire_many([ORDERS_0, ORDERS_1], "run-1", 60_000).granted
     newer = leases.acquire(ORDERS_1, "run-1", 60_000)
 

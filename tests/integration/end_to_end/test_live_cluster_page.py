@@ -55,9 +55,7 @@ def states(config: Path, topic: str) -> list[str]:
     return [row["state"] for row in run("segments", "--topics", topic, "--json", "--config", config).rows]
 
 
-def test_the_walk_beside_brokers_of_ones_own_leads_to_a_tiered_topic(
-    kafka_programs: KafkaPrograms, tmp_path: Path
-) -> None:
+def test_the_pages_steps_for_own_brokers_lead_to_a_tiered_topic(kafka_programs: KafkaPrograms, tmp_path: Path) -> None:
     with RealKafka(kafka_programs, tmp_path / "kafka") as kafka:
         fill(kafka.client)
         config = PAGE.write_settings(OWN, tmp_path, bootstrap_servers=kafka.bootstrap_servers)

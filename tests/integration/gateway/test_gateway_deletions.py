@@ -141,7 +141,7 @@ def test_without_the_permission_remote_records_stay_and_the_client_hears_of_it(
     assert logged(gateway, "'tiered-storage topics allow-deletion' allows it")
 
 
-def test_while_deletions_are_stopped_nothing_goes_and_the_next_try_completes_it(
+def test_a_stop_refuses_a_clients_deletion_and_a_retry_after_it_succeeds(
     site: LiveSite, gateway: RunningGateway
 ) -> None:
     tiered(site, STOPPED, allowed=True)
@@ -156,7 +156,7 @@ def test_while_deletions_are_stopped_nothing_goes_and_the_next_try_completes_it(
     assert deleted(gateway, STOPPED, 20) == 20
 
 
-def test_while_the_store_is_away_the_client_is_told_to_try_again(site: LiveSite, gateway: RunningGateway) -> None:
+def test_during_a_store_outage_the_client_gets_a_retriable_error(site: LiveSite, gateway: RunningGateway) -> None:
     tiered(site, AWAY, allowed=True)
     store = site.root / "state" / "remote"
     elsewhere = store.rename(store.with_name("elsewhere"))
@@ -170,7 +170,7 @@ def test_while_the_store_is_away_the_client_is_told_to_try_again(site: LiveSite,
     assert deleted(gateway, AWAY, 20) == 20
 
 
-def test_what_is_not_tiered_is_the_brokers_alone(site: LiveSite, gateway: RunningGateway) -> None:
+def test_untiered_topics_are_served_by_the_brokers_alone(site: LiveSite, gateway: RunningGateway) -> None:
     client = site.kafka.client
     client.create_topic(LOCAL)
     client.produce(LOCAL, varied_records(20, seed=1))

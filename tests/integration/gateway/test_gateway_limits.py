@@ -124,7 +124,7 @@ def test_garbled_requests_have_left_nothing(site: LiveSite, gateway: RunningGate
 
 
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
-def test_what_is_not_served_ends_its_connection(gateway: RunningGateway, content: bytes) -> None:
+def test_an_unserved_request_ends_its_connection(gateway: RunningGateway, content: bytes) -> None:
     with connected(gateway) as opened:
         opened.sendall(content)
         assert is_closed_by_the_other_side(opened)

@@ -232,7 +232,7 @@ def _produce(client: RealKafkaClient) -> None:
 
 
 @pytest.mark.parametrize("crashed", [False, True])
-def test_leftovers_come_to_the_end_that_a_broker_brings_them_to(
+def test_crash_leftovers_are_cleared_as_by_a_broker(
     kafka_programs: KafkaPrograms, written: Path, tmp_path: Path, crashed: bool
 ) -> None:
     """After a crash all logs are recovered from their beginning on; without one, indexes and snapshots are believed."""

@@ -36,7 +36,9 @@ Answers = dict[tuple[Isolation, int], FoundOffset | None]
 
 
 @pytest.mark.parametrize("largest", ["committed", "open", "aborted"])
-def test_offsets_are_those_of_a_broker(start_kafka: Callable[[Path], RealKafka], tmp_path: Path, largest: str) -> None:
+def test_offsets_equal_a_brokers_list_offsets(
+    start_kafka: Callable[[Path], RealKafka], tmp_path: Path, largest: str
+) -> None:
     """The record with the largest timestamp is of a transaction of that kind; two leaders wrote."""
     kafka = start_kafka(tmp_path / "log-dir")
     kafka.client.create_topic(TOPIC)

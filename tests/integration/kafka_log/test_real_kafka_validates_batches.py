@@ -160,7 +160,7 @@ def by_us(directory: Path, batch: bytes, timestamp_type: TimestampType) -> bytes
 
 
 @pytest.mark.parametrize("timestamp_type", TimestampType)
-def test_a_log_takes_what_a_broker_takes_and_makes_the_same_of_it(
+def test_a_log_accepts_the_batches_that_a_broker_accepts_and_stores_the_same_bytes(
     kafka_programs: KafkaPrograms, tmp_path: Path, timestamp_type: TimestampType
 ) -> None:
     batches = produced()

@@ -237,7 +237,7 @@ def test_a_call_outlasts_a_connection_that_hangs(hurried: str) -> None:
                 assert backend(connection) != pid
 
 
-def test_a_server_that_accepts_nobody_is_reported(url: str) -> None:
+def test_a_server_that_refuses_every_connection_is_reported(url: str) -> None:
     with hanging(the_server().pid), pytest.raises(MetadataUnavailableError, match="timeout expired") as refused:
         opened(url, 0)
     assert refused.value.retriable

@@ -137,9 +137,7 @@ def test_threads_may_decide_on_topics_at_once(store: SqlMetadataStore) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["restart", "crash"])
-def test_a_call_after_a_restart_of_the_server_is_as_if_there_was_none(
-    store: SqlMetadataStore, how: signal.Signals
-) -> None:
+def test_a_call_succeeds_after_a_restart_of_the_server(store: SqlMetadataStore, how: signal.Signals) -> None:
     before = store.leases.acquire(ORDERS_0, "run-1", _LONG)
 
     the_server().restart(how)

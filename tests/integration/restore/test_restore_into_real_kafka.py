@@ -137,7 +137,7 @@ def test_all_committed_records_are_restored_and_the_map_has_their_offsets(
 @pytest.mark.parametrize(
     "answered", [0, 206, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1, 60, 205, 230))]
 )
-def test_a_run_after_a_crash_sends_what_is_missing_and_nothing_twice(
+def test_after_a_crash_the_next_restore_sends_each_missing_record_once(
     written: tuple[RemoteLogFiles, dict[int, list[Record]]],
     real_kafka: RealKafka,
     target: str,
@@ -183,7 +183,7 @@ def test_a_run_after_a_crash_sends_what_is_missing_and_nothing_twice(
     ],
     ids=str,
 )
-def test_a_run_after_a_killed_one_sends_what_is_missing_and_nothing_twice(
+def test_after_a_kill_the_next_restore_sends_each_missing_record_once(
     written: tuple[RemoteLogFiles, dict[int, list[Record]]],
     real_kafka: RealKafka,
     target: str,

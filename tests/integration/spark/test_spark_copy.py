@@ -78,7 +78,7 @@ def test_workers_take_no_library_from_a_folder_that_others_can_write_to_and_leav
     assert [path for path in libraries if theirs in path.parents or path.exists()] == []
 
 
-def test_workers_load_a_store_of_ones_own_and_everything_works_on_it(spark_submit: SparkSubmit, tmp_path: Path) -> None:
+def test_workers_load_a_custom_store_and_everything_works_on_it(spark_submit: SparkSubmit, tmp_path: Path) -> None:
     """The example of docs/stores.md: the workers find its class by the class path alone."""
     site = TieredSite(tmp_path / "site")
     site.write_logs({"orders-0": 3})

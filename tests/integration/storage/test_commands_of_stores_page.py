@@ -158,13 +158,13 @@ def assert_the_command_runs(command: str, choice: str, suites: Sequence[str], ki
         assert re.search(passed, ran.stdout, re.MULTILINE), suite
 
 
-def test_the_command_of_the_page_runs_the_suites_on_a_store_of_ones_own() -> None:
+def test_the_pages_command_runs_the_suites_on_a_custom_store() -> None:
     [command] = blocks("")
     # The cases of the other stores run elsewhere.
     assert_the_command_runs(command, "own] or own-", ("object_client", "remote_storage", "encoded_storage"), OWN)
 
 
-def test_the_command_of_the_page_on_metadata_runs_the_suites_on_a_store_of_ones_own() -> None:
+def test_the_metadata_pages_command_runs_the_suites_on_a_custom_store() -> None:
     [command] = blocks("", PAGE.with_name("metadata-stores.md"))
     suites = ("segment_steps", "leases", "topics", "safety", "partition_state")
     assert_the_command_runs(command, "memory", suites, "memory")

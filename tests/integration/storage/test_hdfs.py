@@ -228,7 +228,7 @@ def test_in_safe_mode_nothing_changes_and_everything_can_be_read(own: Hdfs, own_
     put(own, NAME, b"second")
 
 
-def test_a_name_node_that_is_gone_or_stands_still_is_reported_and_found_again(own: Hdfs, own_hdfs: RealHdfs) -> None:
+def test_a_dead_or_hanging_name_node_is_reported_and_used_after_its_return(own: Hdfs, own_hdfs: RealHdfs) -> None:
     put(own, NAME, b"first")
     own_hdfs.signal_name_node(signal.SIGSTOP)
     with pytest.raises(RemoteStorageError, match="no answer within") as raised:

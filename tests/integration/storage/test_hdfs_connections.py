@@ -68,7 +68,7 @@ def test_name_nodes_of_a_webhdfs_connection_are_reached_at_the_usual_port_of_rpc
 
 
 @pytest.mark.parametrize("host", ["hdfs://namenode", "me@namenode", "namenode:8020", "name node", "namenode/x", "a,,b"])
-def test_a_host_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str) -> None:
+def test_an_invalid_host_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str) -> None:
     with pytest.raises(ConfigurationError, match="connection lake") as raised:
         options(monkeypatch, tmp_path, "hdfs://lake/x", conn_type="hdfs", host=host, password="hidden")
     assert "hidden" not in str(raised.value)

@@ -83,7 +83,7 @@ def test_without_an_active_name_node_every_call_ends_and_may_be_retried(hdfs: Re
     assert names(client) == [NAME]
 
 
-def test_a_name_node_that_stands_still_ends_every_call_and_the_other_serves_once_it_has_ended(
+def test_a_hanging_name_node_fails_every_call_and_the_other_serves_after_it_ends(
     hdfs: RealHaHdfs, client: Hdfs
 ) -> None:
     def stand_still() -> None:

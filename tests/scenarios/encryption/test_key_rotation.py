@@ -29,7 +29,7 @@ from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 
-def test_keys_rotate_and_the_old_one_can_go(files: RemoteLogFiles) -> None:
+def test_keys_rotate_and_the_old_key_can_be_removed(files: RemoteLogFiles) -> None:
     before = {path: path.read_bytes() for path in files.objects()}
     files.properties["rsm.config.encryption.key.pair.id"] = "third"
     planned = run_on(files, "rotate-keys", "--dry-run", "--json")

@@ -382,7 +382,7 @@ TAKING: dict[str, tuple[type, str]] = {
 
 @pytest.mark.parametrize("step", TAKING)
 @pytest.mark.parametrize("command", [("metadata", "take-over", "--yes"), ("rebuild-metadata", "--yes")])
-def test_whoever_was_killed_while_it_took_the_store_does_it_again(
+def test_a_killed_take_over_can_be_repeated(
     site: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, step: str, command: tuple[object, ...]
 ) -> None:
     if "rebuild-metadata" in command:

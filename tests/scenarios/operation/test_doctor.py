@@ -61,7 +61,7 @@ def objects(buckets: Path) -> set[str]:
     return {str(path.relative_to(buckets)) for path in buckets.rglob("*") if path.is_file()}
 
 
-def test_one_thing_after_the_other_goes_wrong(tmp_path: Path, server: S3Endpoint) -> None:
+def test_doctor_finds_each_fault_as_it_appears(tmp_path: Path, server: S3Endpoint) -> None:
     files = site(tmp_path / "site", server)
     settings = files.settings()
     secrets = {"AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key}

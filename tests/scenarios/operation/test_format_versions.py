@@ -91,7 +91,7 @@ def said(result: CommandResult) -> str:
     [*((command, True) for command in COMMANDS), ("retain", False)],  # only trimming asks whether to verify
 )
 @pytest.mark.parametrize("written", FORMATS)
-def test_nothing_of_a_later_release_is_deleted_and_it_is_said_why(
+def test_objects_of_a_later_release_are_kept_and_the_reason_is_reported(
     tmp_path: Path, written: str, command: str, verifies: bool
 ) -> None:
     files = a_site(tmp_path, written, remote_log_verify_before_trim=verifies)

@@ -168,7 +168,7 @@ def test_a_process_that_still_has_the_old_metadata_open_writes_nothing_there(sit
             copy(remote_log)
 
 
-def test_nothing_moves_while_somebody_works(site: RemoteLogFiles, url: str) -> None:
+def test_metadata_are_not_moved_while_a_lease_is_held(site: RemoteLogFiles, url: str) -> None:
     with site.open() as remote_log:
         [partition] = remote_log.context.segments.list_partitions()
         remote_log.context.leases.acquire(partition, "a copy run", 60_000)

@@ -230,7 +230,7 @@ def test_a_lost_object_is_an_error_and_never_passed_over(tmp_path: Path) -> None
 # ---------------------------------------------------------------------------------------------- 25: store slow or down
 
 
-def test_while_the_store_stands_still_local_reads_continue_and_remote_ones_end_in_their_time(tmp_path: Path) -> None:
+def test_while_the_store_hangs_local_reads_continue_and_remote_ones_time_out(tmp_path: Path) -> None:
     with reading(tmp_path, remote_log_reader_threads=1) as site:
         site.staged.stand_still()
         with pytest.raises(ReadTimedOutError, match="within 20 ms"):

@@ -116,7 +116,7 @@ def test_a_job_uses_no_folder_that_others_own_or_can_write_to(
     assert not elsewhere.exists() or not list(elsewhere.iterdir())
 
 
-def test_no_code_is_run_where_every_folder_belongs_to_somebody_else(
+def test_no_library_is_loaded_from_another_users_folder(
     job: ModuleType, machine: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     belongs_to_somebody_else(monkeypatch, machine / f"remote-log-{os.getuid()}", archive.parent / "remote-log")

@@ -111,7 +111,7 @@ def test_tasks_read_encrypted_segments_by_the_key_ring_on_the_workers_disk_and_c
         read(files.config)
 
 
-def test_a_store_of_ones_own_is_read_with_its_options(tmp_path: Path) -> None:
+def test_a_custom_store_is_read_with_its_options(tmp_path: Path) -> None:
     files = a_remote_log(
         tmp_path,
         remote_log_storage_manager_class_name="own_store.SqliteStorage",

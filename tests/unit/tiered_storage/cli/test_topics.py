@@ -369,7 +369,7 @@ def test_disable_deletes_remote_segments_only_if_asked_for_and_allowed(tmp_path:
     assert files.objects() == []
 
 
-def test_to_enable_a_topic_takes_the_word_back_that_its_remote_data_go(tmp_path: Path) -> None:
+def test_enabling_a_topic_revokes_the_deletion_of_its_remote_data(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     for command in (("disable", "orders", "--delete-remote"), ("enable", "orders"), ("disable", "orders")):
         assert topics(files, *command).exit_code == 0

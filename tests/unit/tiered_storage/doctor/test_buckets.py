@@ -24,7 +24,7 @@ def test_the_aws_identity_is_reported_if_sts_answers(s3_endpoint: S3Endpoint) ->
     assert messages(found, Status.WRONG) == ""
 
 
-def test_an_identity_that_nobody_says_is_no_fault_of_the_store(s3_endpoint: S3Endpoint) -> None:
+def test_an_unknown_identity_is_a_note_not_a_fault_of_the_store(s3_endpoint: S3Endpoint) -> None:
     given = replace(options_for(s3_endpoint), sts_endpoint="http://127.0.0.1:9", connect_timeout_ms=500)
     found = list(check_objects("store", f"s3://{s3_endpoint.bucket}/root", given, wall_clock))
     assert "who signs" in messages(found, Status.NOTE)

@@ -147,7 +147,7 @@ def test_a_url_that_makes_no_store_is_wrong(tmp_path: Path) -> None:
     assert found.ok("metadata") != []
 
 
-def test_a_class_of_ones_own_is_worth_a_note(tmp_path: Path) -> None:
+def test_a_custom_class_gives_a_note(tmp_path: Path) -> None:
     name = "crashes.storages.DyingStorage"
     [message] = examined(a_remote_log(tmp_path, remote_log_storage_manager_class_name=name)).notes("store")
 

@@ -86,13 +86,13 @@ def test_a_partition_that_cannot_be_read_is_counted_each_time_and_logged_once(
     assert metrics.registry.get_sample_value("remote_log_gateway_remote_errors_total", labels) == 4
 
 
-def test_what_passes_by_itself_is_no_alarm(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_transient_failure_logs_no_error(caplog: pytest.LogCaptureFixture) -> None:
     ReadFailures(GatewayMetrics()).failed("orders", 0, NONE, "the store is slow")
 
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_what_may_be_lost_needs_a_person() -> None:
+def test_only_a_storage_error_needs_a_person() -> None:
     assert needs_a_person(KAFKA_STORAGE_ERROR)
     assert not needs_a_person(NONE)
     assert not needs_a_person(OFFSET_OUT_OF_RANGE)

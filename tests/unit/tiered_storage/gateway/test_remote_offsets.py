@@ -119,13 +119,13 @@ def test_the_first_offset_is_the_remote_one_in_every_version(version: int) -> No
     assert (int(found.error_code), found.offset) == (0, REMOTE_START)
 
 
-def test_a_topic_that_the_broker_does_not_describe_begins_nowhere() -> None:
+def test_the_start_of_a_topic_that_the_broker_does_not_describe_is_a_storage_error() -> None:
     found = earliest(LIST_OFFSETS.latest, ScriptedBroker(topic_code=5), Remote())
 
     assert int(found.error_code) == STORAGE_ERROR
 
 
-def test_a_remote_log_that_cannot_be_asked_begins_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_start_of_an_unavailable_remote_log_is_a_storage_error(caplog: pytest.LogCaptureFixture) -> None:
     found = earliest(LIST_OFFSETS.latest, ScriptedBroker(), Remote(MetadataUnavailableError("locked")))
 
     assert int(found.error_code) == STORAGE_ERROR

@@ -360,7 +360,7 @@ def test_reads_that_hold_too_much_are_ended_the_idlest_first(kept: int) -> None:
     run(work)
 
 
-def test_a_client_that_is_gone_leaves_no_read() -> None:
+def test_a_disconnected_clients_reads_are_ended() -> None:
     async def work() -> None:
         found, reader = partitions()
         await step(found, KEY, 0)

@@ -143,7 +143,7 @@ def writer(lineage: Sequence[EpochEntry], offset: int) -> int | None:
 
 
 @given(st.data())
-def test_whichever_of_two_replicas_is_looked_at_what_is_kept_is_true_of_the_leaders_log(data: st.DataObject) -> None:
+def test_the_merged_lineage_holds_for_the_leaders_log_whichever_replica_is_read(data: st.DataObject) -> None:
     """Every leader is looked at once it is elected; then any replica, any time, trimmed or not."""
     replicas = [Replica(), Replica()]
     known: tuple[EpochEntry, ...] = ()

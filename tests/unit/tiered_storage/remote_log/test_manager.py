@@ -132,7 +132,7 @@ def test_an_empty_store_in_the_place_of_ours_is_noticed(tmp_path: Path) -> None:
         begin(remote_log)
 
 
-def test_a_store_of_somebody_elses_making_answers_for_itself(tmp_path: Path) -> None:
+def test_a_custom_store_is_not_bound_to_the_metadata(tmp_path: Path) -> None:
     class Other:
         """Not one of ours."""
 

@@ -149,7 +149,7 @@ def test_all_take_in_turns_until_the_room_is_used_up(wanted: list[int], room: in
     assert in_turns(wanted, None, seed) == wanted
 
 
-def test_the_last_turn_is_for_the_first_and_the_only_one_for_those_that_chance_chooses() -> None:
+def test_a_seed_chooses_the_partitions_if_not_all_get_a_turn() -> None:
     assert {tuple(in_turns([1, 5, 0, 5, 5], 9, seed)) for seed in (None, *range(20))} == {(1, 3, 0, 3, 2)}
     assert in_turns([1, 5, 0, 5, 5], 2) == [1, 1, 0, 0, 0]
     assert len({tuple(in_turns([1, 5, 0, 5, 5], 2, seed)) for seed in range(20)}) == 4
@@ -171,7 +171,7 @@ def planned_in_turns(due: Sequence[int], room: int | None) -> tuple[list[tuple[l
     return list(plan_in_turns(due, plan_of, len, room, seed=1)), asked
 
 
-def test_plans_share_the_room_and_hand_on_what_they_cannot_use() -> None:
+def test_partitions_share_the_limit_and_pass_on_their_unused_share() -> None:
     found, _ = planned_in_turns([5, 9, 4, 4], 8)
     assert [(len(plan), due) for plan, due in found] == [(0, 5), (4, 4), (4, 4)]
     whole, asked = planned_in_turns([5, 9, 4, 4], None)

@@ -50,7 +50,7 @@ def test_a_topic_that_nobody_decided_on_is_neither_copied_nor_deleted_from(
     assert not is_wanted("orders", store.topics, settings_with(tmp_path))
 
 
-def test_the_settings_file_says_where_a_topic_starts(tmp_path: Path, store: SqlMetadataStore) -> None:
+def test_the_settings_file_gives_a_topics_first_decision(tmp_path: Path, store: SqlMetadataStore) -> None:
     settings = settings_with(tmp_path, {"orders": {"remote.storage.enable": True, "retention.ms": 5}})
 
     decision = decide(LOG, store.topics, settings)

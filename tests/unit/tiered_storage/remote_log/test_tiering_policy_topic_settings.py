@@ -59,7 +59,7 @@ def test_unset_properties_have_kafkas_defaults() -> None:
     assert (parsed.local_deletion_allowed, parsed.remote_deletion_allowed) == (False, False)
 
 
-def test_the_drafts_names_stand_for_the_released_ones() -> None:
+def test_the_drafts_names_are_aliases_of_the_released_ones() -> None:
     parsed = TopicSettings.parse(
         "orders",
         {"remote.log.storage.enable": "true", "remote.log.retention.minutes": 2, "remote.log.retention.bytes": 5},
@@ -75,7 +75,7 @@ def test_the_newer_of_two_generations_wins_and_reports_it() -> None:
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_the_older_right_stands_for_both(load: Load, allowed: bool) -> None:
+def test_the_older_right_implies_both_new_ones(load: Load, allowed: bool) -> None:
     parsed = TopicSettings.parse("orders", {"deletion.allowed": allowed})
     assert (parsed.local_deletion_allowed, parsed.remote_deletion_allowed) == (allowed, allowed)
     settings = load(f"topics: {{orders: {{deletion.allowed: {str(allowed).lower()}}}}}")

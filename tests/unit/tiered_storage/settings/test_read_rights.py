@@ -140,7 +140,7 @@ def test_a_pattern_of_many_stars_takes_no_time(tmp_path: Path) -> None:
 
 
 @given(st.text("ab.*", min_size=1, max_size=8), st.text("ab.", min_size=1, max_size=8))
-def test_a_star_stands_for_any_characters_and_all_else_for_itself(pattern: str, topic: str) -> None:
+def test_a_star_matches_any_characters_and_all_others_match_themselves(pattern: str, topic: str) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -150,7 +150,7 @@ def test_a_star_stands_for_any_characters_and_all_else_for_itself(pattern: str, 
 
 
 @given(st.text(max_size=80))
-def test_whatever_stands_there_is_rights_or_an_error_of_ours(text: str) -> None:
+def test_any_text_parses_as_rights_or_raises_our_error(text: str) -> None:
     import tempfile
 
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", errors="surrogatepass") as file:

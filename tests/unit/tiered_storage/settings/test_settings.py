@@ -151,7 +151,7 @@ def test_a_store_is_named_by_url_or_folder(load: Load, given: str, expected: str
     assert load(f"rsm.config.url: {given}").rsm_config_url == expected
 
 
-def test_texts_of_yaml_mean_what_stands_there(load: Load) -> None:
+def test_yaml_scalars_are_read_by_the_settings_type(load: Load) -> None:
     settings = load("cluster.id: 0123\nlog.end.is.stable: yes\nrsm.config.region:\nlog.retention.ms: 1_000\n")
     assert settings.cluster_id == "0123"
     assert settings.log_end_is_stable is True

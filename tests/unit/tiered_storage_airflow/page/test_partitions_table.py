@@ -172,7 +172,7 @@ def test_ten_thousand_kept_partitions_are_served(own_site: ReadServiceSite, look
     assert "5,001 to 5,050 of 10,000." in page
 
 
-def test_a_query_that_is_none_is_refused(look: Look) -> None:
+def test_an_invalid_query_is_refused(look: Look) -> None:
     assert look("/partitions", params={"sort": "nothing"}).status_code == 422
     assert look("/partitions", params={"start": "-1"}).status_code == 422
 

@@ -75,7 +75,7 @@ def test_few_have_their_turn_at_once_and_all_alike() -> None:
         assert max(given[number] for number in range(20)) - min(given[number] for number in range(20)) <= 5
 
 
-def test_one_alone_waits_for_nobody_but_for_its_next_turn() -> None:
+def test_a_lone_client_waits_only_for_its_next_turn() -> None:
     at = [turn for turn, _ in taken(clients=1, each=12, most=4)]
     assert max(at.count(turn) for turn in set(at)) <= 4
     assert at[-1] - at[0] <= 12

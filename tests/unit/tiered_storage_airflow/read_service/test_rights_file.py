@@ -131,7 +131,7 @@ def test_a_file_of_the_same_size_and_time_is_another_one(own_site: ReadServiceSi
     "topic",
     ["..", "%2e%2e%2forders", "orders%00", "*", ".*", "%F0%9F%92%A9", "a" * 5000, "orders%0a", "-0"],
 )
-def test_hostile_names_lead_nowhere(site: ReadServiceSite, topic: str) -> None:
+def test_hostile_topic_names_are_not_found(site: ReadServiceSite, topic: str) -> None:
     for path in ("/topics/{}/partitions", "/topics/{}/partitions/0", "/topics/{}/partitions/0/records"):
         answer = site.get(path.format(topic), "anybody", "OP")
         assert answer.status_code in {404, 422}
@@ -140,7 +140,7 @@ def test_hostile_names_lead_nowhere(site: ReadServiceSite, topic: str) -> None:
 
 
 @pytest.mark.parametrize("partition", ["-1", "2147483648", "9" * 400, "0x0", "", "1.0"])
-def test_numbers_that_are_no_partitions_lead_nowhere(site: ReadServiceSite, partition: str) -> None:
+def test_invalid_partition_numbers_are_not_found(site: ReadServiceSite, partition: str) -> None:
     answer = site.get(f"/topics/orders/partitions/{partition}/records")
     assert answer.status_code in {404, 422}
 

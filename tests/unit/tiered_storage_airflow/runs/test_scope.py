@@ -265,7 +265,7 @@ def test_a_name_that_does_not_exist_is_left_to_whoever_knows_the_nearest() -> No
     assert _properties('{"rsm.config.ulr": "s3://x/y"}') == {"rsm.config.ulr": "s3://x/y"}
 
 
-def test_a_form_sets_no_option_of_a_class_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_sets_no_option_of_a_custom_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(
         "remote.log.storage.manager.class.name: package.Own\nremote.log.storage.manager.impl.prefix: mine.\n"

@@ -68,7 +68,7 @@ def test_a_topic_that_cannot_be_tiered_is_named_and_not_counted(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("price", [-1, "dear", True, "nan", "inf"])
-def test_a_price_that_is_none_is_refused_by_its_name(tmp_path: Path, price: object) -> None:
+def test_an_invalid_price_is_refused_by_its_name(tmp_path: Path, price: object) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 1})
     files.properties["cost.disk.gb.month"] = price
 

@@ -309,7 +309,7 @@ def test_draining_answers_the_requests_that_wait_too() -> None:
     assert joined.client.closed
 
 
-def test_what_passes_is_counted_until_it_is_sent() -> None:
+def test_forwarded_bytes_count_against_the_budget_until_they_are_sent() -> None:
     joined = Joined()
     joined.connection.broker.pause_writing()
     arrive(joined.connection.client, answer(1, LARGE))
@@ -340,7 +340,7 @@ def test_a_request_without_memory_is_read_once_there_is_some() -> None:
     assert joined.broker.sent == large
 
 
-def test_a_connection_that_is_over_gives_back_what_it_held() -> None:
+def test_a_closed_connection_releases_its_memory() -> None:
     async def work() -> None:
         joined = Joined()
         joined.connection.client.pause_writing()

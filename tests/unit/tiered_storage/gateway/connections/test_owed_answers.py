@@ -13,7 +13,7 @@ from tiered_storage.kafka_wire.server.send_queue import Buffer
 from unit.tiered_storage.gateway.connections.test_client_connection import Joined, answer, run
 
 
-def test_an_answer_that_takes_time_holds_the_later_ones() -> None:
+def test_a_slow_answer_delays_the_later_ones() -> None:
     async def work() -> None:
         continues = asyncio.Event()
 

@@ -207,7 +207,7 @@ def test_the_first_copy_begins_where_records_were_deleted_before_it(tmp_path: Pa
         assert offsets_read(remote_log, 15) == list(range(15, 35))
 
 
-def test_what_is_not_yet_remote_needs_no_permission(tmp_path: Path) -> None:
+def test_deleting_records_that_are_not_remote_needs_no_permission(tmp_path: Path) -> None:
     kept = {"remote.storage.enable": True, "remote.deletion.allowed": False}
     files = a_remote_log(tmp_path, topics={"orders": kept})
     with files.open() as remote_log:
@@ -216,7 +216,9 @@ def test_what_is_not_yet_remote_needs_no_permission(tmp_path: Path) -> None:
         assert RemoteLogChanges(remote_log.context).delete_records({ORDERS_0: 15}) == {ORDERS_0: None}
 
 
-def test_a_topic_that_is_gone_is_marked(files: RemoteLogFiles, remote_log: RemoteLogManager) -> None:
+def test_a_deleted_topics_remote_data_are_marked_for_deletion(
+    files: RemoteLogFiles, remote_log: RemoteLogManager
+) -> None:
     shutil.rmtree(files.root / "logs" / "orders-0")
 
     assert RemoteLogChanges(remote_log.context).delete_topics([ORDERS_0]) == {ORDERS_0: None}
@@ -318,7 +320,7 @@ def counted(metrics: GatewayMetrics, api: str, outcome: str) -> float | None:
     return metrics.registry.get_sample_value("remote_log_gateway_remote_deletions_total", labels)
 
 
-def test_what_nobody_waits_for_any_more_is_not_begun_and_logged(
+def test_an_abandoned_deletion_is_not_started_but_logged(
     remote_log: RemoteLogManager, held: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:

@@ -90,7 +90,7 @@ def test_a_client_that_does_not_read_is_answered_once() -> None:
     run(work)
 
 
-def test_what_came_before_the_end_is_answered() -> None:
+def test_requests_received_before_draining_are_answered() -> None:
     async def work() -> None:
         joined = Joined()
         joined.may_answer.clear()

@@ -149,7 +149,7 @@ def test_an_error_names_source_position_record_and_reason(fields: list[int], rea
     ],
 )
 @pytest.mark.parametrize("value_views", [False, True])
-def test_numbers_that_nobody_writes_are_read_as_java_reads_them(fields: list[int], value_views: bool) -> None:
+def test_unusual_varints_are_decoded_as_by_java(fields: list[int], value_views: bool) -> None:
     batch = batch_of(record_of(fields))
     record = Record(0, 0, None, None, (("", None),) * fields[4])
 

@@ -90,7 +90,7 @@ def test_a_file_of_no_known_name_is_refused(tmp_path: Path) -> None:
         find_files([tmp_path])
 
 
-def test_a_file_that_went_away_is_no_damage(tmp_path: Path) -> None:
+def test_a_file_removed_meanwhile_is_not_reported_as_damage(tmp_path: Path) -> None:
     for name in NAMES.values():
         if name != "partition.metadata":
             events = dumped(tmp_path / name)

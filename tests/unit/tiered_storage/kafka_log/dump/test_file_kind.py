@@ -31,7 +31,7 @@ ZEROS = "00000000000000000000"
         (".kafka_cleanshutdown", FileKind.CLEAN_SHUTDOWN, 0),
     ],
 )
-def test_a_file_is_what_its_name_says(name: str, kind: FileKind, offset: int) -> None:
+def test_a_files_kind_and_offset_come_from_its_name(name: str, kind: FileKind, offset: int) -> None:
     file = recognize(Path("orders-0") / name)
     assert file is not None
     assert (file.kind, file.offset) == (kind, offset)

@@ -119,7 +119,7 @@ def test_a_batch_stamped_by_the_broker_shows_both_times(tmp_path: Path) -> None:
     assert read_batch_header(batch).timestamp_type is TimestampType.LOG_APPEND_TIME
 
 
-def test_control_records_say_what_they_mean(tmp_path: Path) -> None:
+def test_control_records_are_dumped_decoded(tmp_path: Path) -> None:
     marker = EndTransactionMarker(ControlRecordType.ABORT, coordinator_epoch=3, timestamp=TIME)
     batch = encode_end_marker(marker, BASE, producer_id=9, producer_epoch=0)
     [record] = rows(dumped(a_log(tmp_path, batch), with_records=True), RowKind.RECORD)

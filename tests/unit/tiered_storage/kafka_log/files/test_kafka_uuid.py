@@ -31,7 +31,7 @@ def test_the_text_is_the_one_that_kafka_writes() -> None:
 @example("cxfmXdFdRF2-6WITmvYjdB")
 @example("cxfmXdFdRF2-6WITmvYjdA==")
 @example("cxfmXdFdRF2+6WITmvYjdA")
-def test_any_text_is_what_kafka_writes_or_refused(text: str) -> None:
+def test_any_text_is_a_canonical_uuid_or_refused(text: str) -> None:
     try:
         raw = decode_uuid(text)
     except ConfigurationError:

@@ -44,7 +44,7 @@ def test_a_missing_checkpoint_is_made_without_entries(tmp_path: Path) -> None:
         (9, 5, [(9, 5)]),
     ],
 )
-def test_an_epoch_that_begins_takes_what_contradicts_it(
+def test_a_new_epoch_removes_contradicting_entries(
     cache: LeaderEpochCache, tmp_path: Path, epoch: int, start: int, expected: list[tuple[int, int]]
 ) -> None:
     cache.assign(epoch, start)
@@ -74,7 +74,7 @@ def test_an_epoch_ends_where_a_later_one_begins(
     assert cache.end_offset_for(epoch, 60) == end
 
 
-def test_without_epochs_none_ends(tmp_path: Path) -> None:
+def test_an_empty_epoch_cache_has_no_end_offset(tmp_path: Path) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_bytes(b"")
     cache = LeaderEpochCache.read(path)

@@ -47,7 +47,7 @@ def test_a_whole_directory_is_read_in_order(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_missing_files_give_none_and_a_warning_with_the_consequence(tmp_path: Path) -> None:
+def test_a_missing_file_gives_none_and_a_warning_of_the_consequence(tmp_path: Path) -> None:
     make_partition(tmp_path, "orders-0", topic_id=None)
 
     directory = read_log_directory(tmp_path)

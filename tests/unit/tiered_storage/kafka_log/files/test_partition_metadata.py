@@ -48,7 +48,7 @@ def test_a_broken_file_is_refused_with_the_place(path: Path, content: bytes, pos
     assert (raised.value.path, raised.value.position) == (str(path), position)
 
 
-def test_no_file_is_written_for_an_id_that_is_none(path: Path) -> None:
+def test_no_file_is_written_for_an_invalid_topic_id(path: Path) -> None:
     with pytest.raises(ConfigurationError):
         write_topic_id(path, "orders")
 

@@ -33,7 +33,9 @@ def test_only_zeros_are_zero(tmp_path: Path, content: bytes, begin: int, end: in
         assert is_zero(file, begin, end) is expected
 
 
-def test_holes_are_not_read_and_what_lies_after_them_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holes_of_a_sparse_file_are_skipped_and_later_bytes_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "sparse"
     path.write_bytes(b"x")
     os.truncate(path, 64 * MIB)

@@ -55,7 +55,7 @@ def test_entries_are_those_of_a_broker_however_the_batches_come(
 
 
 @given(batch_lists(), st.integers(0, 1500), st.integers(0, 30), st.lists(st.integers(0, 30), max_size=2))
-def test_a_builder_that_is_cut_back_continues_as_if_nothing_had_come_after(
+def test_a_truncated_index_builder_continues_like_one_that_ended_there(
     batches: list[Batch], interval: int, kept: int, cuts: list[int]
 ) -> None:
     table = batch_table(BASE, batches)

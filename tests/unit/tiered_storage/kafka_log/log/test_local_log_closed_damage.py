@@ -62,7 +62,7 @@ def test_an_index_that_cannot_be_rebuilt_does_not_keep_a_log_closed(tmp_path: Pa
     assert not lost.exists() or lost.read_bytes() == b"torn"
 
 
-def test_producers_are_known_after_what_cannot_be_read(tmp_path: Path) -> None:
+def test_producers_after_an_unreadable_batch_are_known(tmp_path: Path) -> None:
     log = create(tmp_path, config=SMALL_SEGMENTS)
     log.append_encoded_batch(data(0, 20, 0, transactional=True))
     for sequence in range(3):
@@ -133,7 +133,7 @@ def in_epochs(directory: Path, epochs: list[int]) -> LocalLog:
         ([0, 1, 1, 1, 2, 2, 2, 2], [(0, 0), (1, 1), (2, 4)]),
     ],
 )
-def test_epochs_are_known_where_a_broken_batch_hides_none(
+def test_leader_epochs_are_known_unless_a_broken_batch_hides_one(
     tmp_path: Path, epochs: list[int], known: list[tuple[int, int]]
 ) -> None:
     log = in_epochs(tmp_path, epochs)

@@ -32,7 +32,7 @@ from unit.tiered_storage.kafka_log.log.small_logs import SMALL_SEGMENTS, many_se
 
 
 @pytest.mark.parametrize("recovery_point", [None, 0])
-def test_a_batch_that_reaches_into_the_next_segment_hides_none_of_it(
+def test_a_batch_whose_offset_lies_in_the_next_segment_is_reported_as_damage(
     tmp_path: Path, recovery_point: int | None
 ) -> None:
     log = many_segments(tmp_path)

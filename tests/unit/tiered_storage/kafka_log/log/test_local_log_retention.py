@@ -121,7 +121,7 @@ def test_records_without_a_time_are_as_old_as_their_file(tmp_path: Path) -> None
         assert bases(log) == [2, 4]
 
 
-def test_nothing_at_or_above_the_high_watermark_goes(tmp_path: Path) -> None:
+def test_no_segment_at_or_above_the_high_watermark_is_deleted(tmp_path: Path) -> None:
     with log_of(tmp_path, retention_bytes=0) as log:
         log.update_high_watermark(3)
         log.delete_old_segments()
@@ -172,7 +172,7 @@ def test_a_transaction_from_below_the_log_start_holds_the_stable_offset_at_the_s
         assert log.last_stable_offset == 2
 
 
-def test_the_files_of_a_segment_go_a_while_after_it(tmp_path: Path) -> None:
+def test_a_deleted_segments_files_are_removed_after_a_delay(tmp_path: Path) -> None:
     now = [NOW]
     with log_of(tmp_path, now=now) as log:
         log.delete_records(4)
@@ -209,7 +209,7 @@ def test_a_log_is_opened_with_the_start_that_it_had(tmp_path: Path) -> None:
         assert (reopened.log_start_offset, reopened.log_end_offset, bases(reopened)) == (50, 50, [50])
 
 
-def test_a_broken_segment_whose_age_nobody_can_tell_stops_only_what_goes_by_time(tmp_path: Path) -> None:
+def test_a_broken_segment_of_unknown_age_stops_only_retention_by_time(tmp_path: Path) -> None:
     now = [NOW]
     with log_of(tmp_path, 8, now=now, retention_ms=10_000) as log:
         log.flush()

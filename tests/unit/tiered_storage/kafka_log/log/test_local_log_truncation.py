@@ -45,7 +45,7 @@ def visible(log: LocalLog) -> set[str]:
 
 
 @pytest.mark.parametrize("end", range(10))
-def test_a_log_cut_anywhere_is_as_if_nothing_had_come_after(tmp_path: Path, end: int) -> None:
+def test_a_truncated_log_equals_a_log_that_ended_there(tmp_path: Path, end: int) -> None:
     with written(tmp_path / "cut") as log, create(tmp_path / "short", config=CONFIG) as expected:
         for sequence in range(end):
             expected.append_encoded_batch(data(0, 1, sequence), leader_epoch=sequence // 4)
@@ -140,14 +140,14 @@ def test_a_cut_below_the_first_segment_empties_the_log(tmp_path: Path) -> None:
         assert (log.log_start_offset, log.log_end_offset) == (60, 60)
 
 
-def test_the_index_of_a_cut_segment_is_that_of_what_is_left(tmp_path: Path) -> None:
+def test_the_index_of_a_truncated_segment_covers_only_the_remaining_batches(tmp_path: Path) -> None:
     with written(tmp_path) as log:
         log.truncate_to(5)
     segment = log.segments[-1]
     assert OffsetIndex.read(segment.offset_index_path, segment.base_offset).offsets.tolist() == [4]
 
 
-def test_a_snapshot_of_what_was_cut_off_is_not_begun_from(tmp_path: Path) -> None:
+def test_a_snapshot_of_truncated_offsets_is_not_loaded(tmp_path: Path) -> None:
     log = written(tmp_path)
     log.close()
     with LocalLog.open(log.directory, CONFIG, clock=lambda: NOW) as reopened:

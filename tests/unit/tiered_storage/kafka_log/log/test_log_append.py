@@ -38,7 +38,7 @@ def test_a_last_batch_that_is_cut_is_left_out(left: int) -> None:
     assert len(split_batches(SENT[:-left], 0, None, "orders-0")) == 2
 
 
-def test_batches_have_to_continue_from_what_is_there() -> None:
+def test_appended_batches_must_continue_at_the_logs_end() -> None:
     with pytest.raises(UnexpectedAppendOffsetError, match=r"orders-0: .*offset 5.* 6"):
         split_batches(SENT, 6, None, "orders-0")
     with pytest.raises(UnexpectedAppendOffsetError, match=r"offset 5.* 10"):

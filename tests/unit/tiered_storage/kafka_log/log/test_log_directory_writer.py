@@ -165,7 +165,7 @@ def test_checkpoint_entries_of_partitions_without_a_log_are_kept(tmp_path: Path)
         assert said["empty", 0] == 7
 
 
-def test_files_that_were_being_replaced_go_when_the_directory_is_opened(tmp_path: Path) -> None:
+def test_opening_a_directory_removes_temporary_files(tmp_path: Path) -> None:
     write(tmp_path)
     before = {path.name for path in tmp_path.iterdir()}
     for name in before:
@@ -239,7 +239,7 @@ def test_opening_and_closing_does_not_raise_the_high_watermark(tmp_path: Path) -
     assert read_offset_checkpoint(checkpoint) == {("orders", 0): 4}
 
 
-def test_a_directory_that_cannot_be_made_is_let_go(tmp_path: Path) -> None:
+def test_a_failed_create_releases_the_directory(tmp_path: Path) -> None:
     (tmp_path / "meta.properties.tmp").mkdir()
     for _ in range(2):
         with pytest.raises(IsADirectoryError):

@@ -63,7 +63,7 @@ def test_without_it_the_log_is_read_from_the_nearest_one_on(tmp_path: Path, near
     assert known_at(directory, 3) == known
 
 
-def test_the_log_is_asked_whatever_the_snapshot_says(tmp_path: Path) -> None:
+def test_producers_can_be_read_from_the_log_despite_a_wrong_snapshot(tmp_path: Path) -> None:
     directory = log_from(tmp_path, 0)
     known = expected(directory, 3)
     write_producer_snapshot(producer_snapshot_path(directory, 3))

@@ -158,7 +158,7 @@ def test_a_state_for_snapshots_keeps_only_the_last_batch() -> None:
     assert state.snapshot() == fed(batches)[0].snapshot()
 
 
-def test_an_epoch_that_comes_back_begins_again() -> None:
+def test_a_returning_producer_epoch_starts_a_new_batch_list() -> None:
     first = [data(0, 1, 0, epoch=1)]
     later = [data(1, 1, 0, epoch=0), data(2, 1, 1, epoch=1)]
 

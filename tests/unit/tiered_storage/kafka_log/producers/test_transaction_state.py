@@ -64,7 +64,7 @@ def test_an_id_below_0_opens_no_transaction(tmp_path: Path) -> None:
     assert read_last_stable_offset(tmp_path, 2) == 2
 
 
-def test_an_open_transaction_holds_back_what_comes_after_its_first_batch(tmp_path: Path) -> None:
+def test_an_open_transaction_holds_the_last_stable_offset_at_its_first_batch(tmp_path: Path) -> None:
     write(tmp_path, 0, [data(0, records=5), data(5, producer=1), data(6), data(7, producer=1)])
 
     assert read_last_stable_offset(tmp_path, 8) == 5
@@ -116,7 +116,7 @@ def test_without_snapshots_all_segments_are_read(tmp_path: Path) -> None:
     assert read_last_stable_offset(tmp_path, 5) == 1
 
 
-def test_a_snapshot_spares_what_comes_before_it(tmp_path: Path) -> None:
+def test_no_segment_before_a_snapshot_is_read(tmp_path: Path) -> None:
     write(tmp_path, 0, [b"no batch at all"])
     write(tmp_path, 100, [data(100, producer=3), marker(101, producer=2)])
     write_snapshot(tmp_path, 100, {1: -1, 2: 30, 3: 40})

@@ -83,7 +83,7 @@ def test_an_error_names_source_position_and_codec(codec: Compression) -> None:
 
 @pytest.mark.parametrize("codec", REAL_CODECS)
 @given(data=st.binary(max_size=200))
-def test_bytes_that_nobody_compressed_give_our_error_or_some_output(codec: Compression, data: bytes) -> None:
+def test_random_bytes_decompress_to_some_output_or_our_error(codec: Compression, data: bytes) -> None:
     with contextlib.suppress(CorruptRecordError):
         decompress(codec, data)
 

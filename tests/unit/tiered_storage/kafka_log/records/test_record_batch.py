@@ -137,7 +137,7 @@ def test_log_append_time_is_written_as_the_latest_timestamp() -> None:
     assert [record.timestamp for record in read_records(batch)] == [1700000000456] * 3
 
 
-def test_a_batch_whose_records_are_compacted_away_has_none() -> None:
+def test_a_batch_whose_records_are_compacted_away_has_no_records() -> None:
     header = read_batch_header(BY_KAFKA_COMPACTED_AWAY)
 
     assert read_records(BY_KAFKA_COMPACTED_AWAY) == []
@@ -146,7 +146,7 @@ def test_a_batch_whose_records_are_compacted_away_has_none() -> None:
 
 
 @given(record_lists(), st.integers(0, 1 << 40), st.sampled_from(Compression))
-def test_a_delete_horizon_stands_where_the_base_timestamp_was_and_the_records_keep_their_times(
+def test_a_delete_horizon_replaces_the_base_timestamp_and_records_keep_their_times(
     records: list[Record], delete_horizon: int, codec: Compression
 ) -> None:
     batch = encode_batch(records, codec, delete_horizon=delete_horizon)

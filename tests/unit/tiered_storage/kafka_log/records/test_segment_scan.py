@@ -93,7 +93,7 @@ def test_windows_that_cut_batches_give_the_same_table(scanner: Callable[..., Seg
         assert_same(BatchTable.concatenate(tables), whole)
 
 
-def test_windows_whose_batches_are_unlike_those_before_give_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_guess_of_the_batch_count_gives_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_scan, "_FEWEST_GUESSED", 1)
     counts = [[1] * 50, [400, 1], [1] * 300, [500], [1]]
     batches = batches_of([*chain(*counts)])
@@ -111,7 +111,7 @@ def test_windows_whose_batches_are_unlike_those_before_give_the_same_table(monke
     assert_same(BatchTable.concatenate(tables), whole)
 
 
-def test_batches_are_counted_where_they_are_few_or_like_none_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_counted_if_few_or_of_an_unexpected_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch cut by a window is scanned alone: its size does not predict the small ones after it."""
     kernels, counted = load_kernels(), []
 
@@ -283,7 +283,7 @@ def test_random_bytes_are_refused_or_left_over(data: bytes, verify_crc: bool) ->
 @given(
     flips=st.lists(st.tuples(st.integers(0, 399), st.integers(0, 7)), min_size=1, max_size=3), cut=st.integers(0, 99)
 )
-def test_damage_never_passes_and_never_costs_what_lies_before_it(flips: list[tuple[int, int]], cut: int) -> None:
+def test_damage_is_always_found_and_loses_no_batch_before_it(flips: list[tuple[int, int]], cut: int) -> None:
     batches = batches_of([1] * 6)
     data = bytearray(b"".join(batches))
     for place, bit in flips:

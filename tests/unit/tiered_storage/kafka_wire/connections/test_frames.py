@@ -67,7 +67,7 @@ def test_a_request_of_a_flexible_version_has_tagged_fields_in_its_header() -> No
     )
 
 
-def test_a_request_of_an_older_version_has_none() -> None:
+def test_a_request_of_an_older_version_has_no_tagged_fields() -> None:
     assert encode_request(request(SASL_HANDSHAKE, 1, mechanism="PLAIN"), 1, "me") == bytes.fromhex(
         "00000013 0011 0001 00000001 0002 6d65 0005 504c41494e"
     )

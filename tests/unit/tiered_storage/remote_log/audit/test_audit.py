@@ -139,7 +139,7 @@ def test_objects_that_nothing_refers_to_are_named(files: RemoteLogFiles) -> None
     }
 
 
-def test_a_file_of_somebody_elses_is_unreferenced(files: RemoteLogFiles) -> None:
+def test_a_foreign_file_is_unreferenced(files: RemoteLogFiles) -> None:
     (files.store / "holiday.jpg").write_bytes(b"jpg")
     with files.open() as remote_log:
         anomaly = the_anomaly(remote_log.checks.audit())

@@ -79,7 +79,7 @@ def test_a_deletion_that_ends_while_a_segment_is_looked_at_is_no_anomaly(files: 
     assert report.anomalies == ()
 
 
-def test_a_store_of_somebody_elses_making_cannot_be_audited(tmp_path: Path) -> None:
+def test_a_custom_store_that_cannot_list_cannot_be_audited(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as opened:
         remote_log = with_context(opened, storage=object())
 

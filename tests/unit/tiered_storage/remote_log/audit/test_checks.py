@@ -131,7 +131,7 @@ def test_an_overlap_is_named_and_finds_no_topic_wanting_so_that_trimming_continu
     assert files.local_starts() == [30]
 
 
-def test_an_overlap_beside_something_else_hides_nothing(tmp_path: Path) -> None:
+def test_an_overlap_does_not_hide_another_anomaly(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         second = segments_of(remote_log)[1]

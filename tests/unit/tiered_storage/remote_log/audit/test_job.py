@@ -74,7 +74,7 @@ def test_workers_find_what_one_process_finds(files: RemoteLogFiles) -> None:
         assert [deep for deep, anomalies in result(remote_log, "orders") if anomalies] == [False, True]
 
 
-def test_only_what_was_chosen_is_read(files: RemoteLogFiles) -> None:
+def test_an_audit_job_reads_only_the_selected_topics(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         job = remote_log.checks.write_audit_job("runs/audit/1", Selection("clicks"))
 

@@ -159,7 +159,7 @@ def test_a_run_is_retriable_only_where_every_failure_is(tmp_path: Path) -> None:
     assert not report.retriable
 
 
-def test_damage_beside_the_log_commits_but_makes_the_run_red(tmp_path: Path) -> None:
+def test_segments_with_damaged_side_files_are_committed_but_fail_the_run(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     path = files.local_segments()[0].offset_index_path
     flip_bit(path, 7)
@@ -314,7 +314,7 @@ def test_copies_of_what_was_truncated_meanwhile_are_not_committed(tmp_path: Path
         assert states_of(remote_log) == [(0, FINISHED), (10, DELETING), (20, DELETING)]
 
 
-def test_a_copy_of_what_the_broker_removed_meanwhile_is_worth_all_the_more(tmp_path: Path) -> None:
+def test_a_copy_is_committed_though_the_broker_deleted_its_source_meanwhile(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         outcomes = carry_out(remote_log, begin(remote_log))
@@ -410,7 +410,7 @@ def test_a_commit_that_the_life_cycle_refuses_gives_its_lease_back(tmp_path: Pat
         assert held_by(remote_log, "the next run").fencing_number == 2
 
 
-def test_a_lease_that_ran_out_but_that_nobody_took_is_still_good(tmp_path: Path) -> None:
+def test_an_expired_lease_that_was_not_taken_over_is_still_valid(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         outcomes = done(begin(remote_log).tasks)

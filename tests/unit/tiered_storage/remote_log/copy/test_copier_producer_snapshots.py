@@ -135,7 +135,7 @@ def test_a_snapshot_that_has_forgotten_silent_producers_is_true(
 
 
 @pytest.mark.parametrize("damage", [missing, torn])
-def test_a_snapshot_that_nobody_can_know_does_not_travel(
+def test_a_segment_is_copied_without_a_snapshot_that_cannot_be_rebuilt(
     followed: LogSegment, storage: ObjectRemoteStorageManager, damage: Callable[[Path], None]
 ) -> None:
     followed.transaction_index_path.touch()
@@ -151,7 +151,7 @@ def test_a_snapshot_that_nobody_can_know_does_not_travel(
 
 @settings(max_examples=USUAL_EXAMPLES // 2, deadline=None)
 @given(st.data())
-def test_a_log_that_is_whole_makes_good_whatever_the_files_beside_it_say(written: Path, chosen: st.DataObject) -> None:
+def test_a_sound_log_is_copied_right_despite_damaged_side_files(written: Path, chosen: st.DataObject) -> None:
     """Missing, broken, or those of another segment: copied in order, what travels is true."""
     segments = list_segments(written)[:-1]
     files = [each.transaction_index_path.name for each in segments] + [snapshot_after(each).name for each in segments]

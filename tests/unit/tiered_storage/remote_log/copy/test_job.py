@@ -201,7 +201,7 @@ def test_a_dying_worker_leaves_results_of_what_it_copied(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("limit", "priority"), [(QuotaLimit(), 0), (QuotaLimit(Quota(1e9)), LEAST_PRIORITY)])
-def test_only_a_limited_copy_lets_others_go_first(tmp_path: Path, limit: QuotaLimit, priority: int) -> None:
+def test_only_a_throttled_copy_lowers_its_priority(tmp_path: Path, limit: QuotaLimit, priority: int) -> None:
     seen: list[int] = []
 
     class Watched(ObjectRemoteStorageManager):

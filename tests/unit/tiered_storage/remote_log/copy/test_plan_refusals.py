@@ -51,7 +51,7 @@ def test_topics_that_are_not_enabled_or_paused_or_not_asked_for_stay_out(tmp_pat
         assert due(remote_log.plan_copy(Selection("order"))) == []
 
 
-def test_internal_topics_stay_out_though_somebody_enabled_them(tmp_path: Path) -> None:
+def test_enabled_internal_topics_are_not_copied(tmp_path: Path) -> None:
     partitions = {("__consumer_offsets", 0): 1, ("__transaction_state", 0): 1}
     files = a_remote_log(tmp_path, partitions, topics={"__consumer_offsets": ENABLED, "__transaction_state": ENABLED})
     flip_bit(files.local_segments("__transaction_state")[-1].log_path, BATCH_BYTES - 1)

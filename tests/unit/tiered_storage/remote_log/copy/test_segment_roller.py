@@ -71,7 +71,7 @@ def roller_of(tasks: list[CopyTask], folder: Path) -> SegmentRoller:
     return SegmentRoller(tasks, {"bootstrap.servers": "127.0.0.1:1"}, storage, lambda: NOW)
 
 
-def test_another_worker_removes_only_the_folders_that_nobody_holds(
+def test_another_worker_removes_only_unlocked_folders(
     tasks: list[CopyTask], work_folders: Path, tmp_path: Path
 ) -> None:
     killed = work_folders / "remote-log-cut-killed"

@@ -12,7 +12,7 @@ from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 
 
-def test_two_checksums_that_nobody_knows_are_not_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_unknown_checksums_are_not_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readable = sent_records.readable_batches
     with a_copied_remote_log(tmp_path).open() as remote_log:
         [copied, *_] = segments_of(remote_log)

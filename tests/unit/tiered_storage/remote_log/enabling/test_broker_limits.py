@@ -39,7 +39,7 @@ def lowered(root: Path, topic: Topic, text: str = "") -> list[str]:
     return lowered_limits(TieringPolicy(topic, effective(topic, found, NOW, HELD), held=HELD), found, NOW)
 
 
-def test_deletions_go_by_the_earlier_limits_until_the_grace_time_is_over(tmp_path: Path) -> None:
+def test_deletions_use_the_earlier_limits_until_the_grace_time_ends(tmp_path: Path) -> None:
     found = effective(BOTH, settings(tmp_path), NOW, HELD)
     assert (found.retention_ms, found.retention_bytes, found.local_retention_ms) == (30 * DAY, -1, 5 * DAY)
     after = HELD.seen(NOW.limits, 2 * DAY, DAY)
@@ -60,7 +60,9 @@ def test_deletions_go_by_the_earlier_limits_until_the_grace_time_is_over(tmp_pat
         (BOTH, "remote.log.lowered.limit.grace.ms: 0", set()),
     ],
 )  # fmt: skip
-def test_only_what_is_deleted_by_is_named(topic: Topic, text: str, names: set[str], tmp_path: Path) -> None:
+def test_only_lowered_limits_that_decide_deletions_are_named(
+    topic: Topic, text: str, names: set[str], tmp_path: Path
+) -> None:
     assert set(lowered(tmp_path, topic, text)) == names
 
 
@@ -71,7 +73,7 @@ def test_without_a_grace_time_the_present_limits_hold(tmp_path: Path) -> None:
     assert origins(BOTH, settings(tmp_path), NOW, HELD)["retention.ms"] is Origin.HELD
 
 
-def test_a_person_learns_from_what_to_what_until_when_and_what_to_do(tmp_path: Path) -> None:
+def test_a_lowered_limit_is_reported_with_both_values_its_deadline_and_the_remedy(tmp_path: Path) -> None:
     found = settings(tmp_path, f"remote.log.lowered.limit.grace.ms: {DAY}")
     said = {
         each.message for each in lowered_findings(TieringPolicy(BOTH, effective(BOTH, found), held=HELD), found, NOW)

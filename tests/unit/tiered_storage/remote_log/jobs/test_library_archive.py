@@ -81,7 +81,7 @@ with submit_folder() as folder:
 """
 
 
-def test_a_submit_folder_goes_at_the_end_and_those_of_killed_tasks_with_the_next_one(
+def test_a_submit_folder_is_removed_at_the_end_and_folders_of_killed_tasks_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

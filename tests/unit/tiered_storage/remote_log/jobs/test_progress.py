@@ -139,7 +139,7 @@ def test_the_rate_is_that_of_the_last_two_minutes(job: JobFolder) -> None:
     assert last.rate == 1.0
 
 
-def test_a_job_in_which_no_byte_moves_is_given_up_once_and_it_says_where_it_stood(job: JobFolder) -> None:
+def test_a_stuck_job_is_ended_once_and_its_position_is_reported(job: JobFolder) -> None:
     watched = Watched(job)
     watched.tell(0, 1, 10)
     watched.check(59)

@@ -45,7 +45,7 @@ def test_a_pause_saves_nothing_up() -> None:
     assert time.seconds == 162.0
 
 
-def test_without_a_limit_nobody_waits() -> None:
+def test_an_unlimited_quota_never_waits() -> None:
     time = FakeTime()
     for _ in range(10):
         RateLimit(-1, time, time.sleep).spend(1 << 40)
@@ -69,7 +69,7 @@ def test_a_quota_lasts_as_many_samples_as_its_settings_say(
     st.integers(1, 20),
     st.lists(st.tuples(st.integers(1, 1 << 18), st.floats(0, 30)), max_size=30),
 )
-def test_in_no_window_more_passes_than_the_quota_and_nobody_waits_while_there_is_room(
+def test_no_window_exceeds_the_quota_and_nothing_waits_while_there_is_room(
     rate: int, window: int, pieces: list[tuple[int, float]]
 ) -> None:
     time, most = FakeTime(), rate * window

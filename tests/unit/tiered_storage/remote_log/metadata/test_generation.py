@@ -294,7 +294,7 @@ def test_nothing_is_written_into_a_store_that_is_not_bound(tmp_path: Path) -> No
         assert not files.store.exists() or not [*files.store.iterdir()]
 
 
-def test_a_storage_manager_of_ones_own_keeps_no_generation(files: RemoteLogFiles) -> None:
+def test_a_custom_storage_manager_keeps_no_generation(files: RemoteLogFiles) -> None:
     class Own:
         """No ObjectRemoteStorageManager."""
 

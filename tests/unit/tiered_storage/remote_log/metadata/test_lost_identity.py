@@ -92,7 +92,7 @@ def test_the_setting_stands_in_for_the_lost_file(files: RemoteLogFiles) -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "copy", "retain"])
-def test_a_topic_that_a_person_enabled_is_not_taken_for_one_that_nobody_did(tmp_path: Path, command: str) -> None:
+def test_an_enabled_topic_under_a_changed_cluster_id_is_refused(tmp_path: Path, command: str) -> None:
     files = a_copied_remote_log(tmp_path, topics={})
     for decision in ("enable", "allow-deletion"):
         assert run_on(files, "topics", decision, "orders").exit_code == 0
@@ -105,7 +105,7 @@ def test_a_topic_that_a_person_enabled_is_not_taken_for_one_that_nobody_did(tmp_
     assert f"under the cluster id {CLUSTER_ID}" in said(ended)
 
 
-def test_a_topic_that_nobody_enabled_is_left_in_peace(files: RemoteLogFiles) -> None:
+def test_a_disabled_topic_under_a_changed_cluster_id_is_ignored(files: RemoteLogFiles) -> None:
     assert run_on(files, "topics", "disable", "orders").exit_code == 0
     lose_meta_properties(files)
     for command in ("plan", "copy", "retain"):

@@ -199,7 +199,7 @@ def test_foreign_files_and_deleted_segments_do_not_make_metadata_outdated(tmp_pa
         assert check(remote_log) == 11
 
 
-def test_a_storage_manager_of_ones_own_has_nothing_to_hold_metadata_against(tmp_path: Path) -> None:
+def test_a_custom_storage_manager_keeps_no_partition_manifests(tmp_path: Path) -> None:
     class Own:
         """No ObjectRemoteStorageManager."""
 

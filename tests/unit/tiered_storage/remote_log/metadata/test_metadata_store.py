@@ -58,7 +58,7 @@ def is_there(root: Path) -> bool:
     return MemoryMetadata.is_there("memory://here", {"space": str(root)})
 
 
-def test_a_class_of_ones_own_keeps_the_metadata(tmp_path: Path) -> None:
+def test_a_custom_metadata_store_keeps_the_metadata(tmp_path: Path) -> None:
     files = in_memory(tmp_path)
     with files.open() as remote_log:
         assert len(copy(remote_log).committed) == 3
@@ -108,7 +108,7 @@ def test_a_class_that_settings_alone_name_keeps_the_metadata_through_copy_read_e
     assert sys.modules["site_metadata"].OPENED >= 9
 
 
-def test_a_look_at_what_is_not_there_yet_leaves_nothing(tmp_path: Path) -> None:
+def test_a_plan_creates_no_metadata(tmp_path: Path) -> None:
     files = in_memory(tmp_path)
 
     looked = run("plan", "--config", files.config)

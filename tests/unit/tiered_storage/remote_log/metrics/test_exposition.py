@@ -69,7 +69,7 @@ def test_every_metric_of_kafkas_that_we_serve_is_one_that_kafka_has() -> None:
     assert served <= known
 
 
-def test_a_lag_that_nobody_knows_has_no_series() -> None:
+def test_an_unknown_lag_has_no_series() -> None:
     unknown_age = partition_metrics("orders", 0, CopyLag(1, 100, None))
     unknown_lag = partition_metrics("payments", 0, remote=1)
     found = scraped(RemoteLogMetrics(TAKEN_AT, 1, (unknown_age, unknown_lag), "a broker holds it"))
@@ -118,7 +118,7 @@ def test_each_violated_rule_is_counted_by_topic() -> None:
     assert counts == {**dict.fromkeys(OffsetRule, 0.0), OffsetRule.REMOTE_END: 1.0}
 
 
-def test_failures_count_from_the_first_look_on_and_never_go_back() -> None:
+def test_failure_counters_start_at_the_first_snapshot_and_never_decrease() -> None:
     def snapshot(ended: int, attempts: int) -> RemoteLogMetrics:
         metrics = partition_metrics(
             "orders", 0, CopyLag(), copied=10, ended=ended, deletion_attempts=attempts, deleted=3

@@ -58,7 +58,7 @@ def test_a_range_ends_where_it_is_to(tmp_path: Path) -> None:
                 assert list(reader.records(ORDERS_0, start, end_offset=end)) == records(start, min(end, 35))
 
 
-def test_each_step_says_what_counts_of_its_whole_batches_and_where_they_are(tmp_path: Path) -> None:
+def test_each_step_gives_its_offsets_whole_batches_and_their_source(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with a_reader(files, 20) as (remote_log, reader):
         fetched = list(reader.batches(ORDERS_0, 3, end_offset=33))
@@ -156,7 +156,7 @@ def test_bytes_and_indexes_of_a_segment_are_those_of_the_store(tmp_path: Path) -
             list(reader.segment_bytes(ORDERS_0, "no such segment"))
 
 
-def test_a_reader_that_was_closed_says_so(tmp_path: Path) -> None:
+def test_a_closed_reader_raises_an_error(tmp_path: Path) -> None:
     with a_reader(a_copied_remote_log(tmp_path)) as (remote_log, reader):
         inner = remote_log.open_log_reader()
         with BlockingLogReader(inner) as other:
@@ -221,7 +221,7 @@ def test_read_ahead_is_released_however_a_read_ends(tmp_path: Path) -> None:
             assert inner._chunks._ahead_left == 1000
 
 
-def test_what_was_fetched_ahead_for_nobody_is_counted(tmp_path: Path) -> None:
+def test_prefetched_bytes_that_no_read_uses_are_counted(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     files.properties |= {"remote.log.reader.cache.memory.bytes": 0}
     with a_reader(files, 20) as (_, reader):

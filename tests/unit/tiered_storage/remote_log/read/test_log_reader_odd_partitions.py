@@ -186,7 +186,7 @@ def test_at_read_committed_nothing_is_given_whose_marker_a_replica_has_not(
             assert list(reader.records(ORDERS_0, undecided, isolation=Isolation.READ_COMMITTED)) == []
 
 
-def test_a_look_that_takes_too_long_ends_with_the_time_of_whoever_waits(tmp_path: Path) -> None:
+def test_a_slow_snapshot_ends_at_each_waiters_own_deadline(tmp_path: Path) -> None:
     proceed = threading.Event()
 
     def waits(log: PartitionLog) -> PartitionLog:

@@ -58,7 +58,7 @@ def remote_log(tmp_path: Path) -> Iterator[RemoteLogManager]:
         (None, 0, 6, (0, 5)),
     ],
 )
-def test_a_view_refuses_what_a_broker_refuses(
+def test_a_snapshot_refuses_the_epochs_that_a_broker_refuses(
     current: int | None, last: int | None, offset: int, error: type[LeaderEpochError] | tuple[int, int] | None
 ) -> None:
     snapshot = PartitionSnapshot(ORDERS_0, None, Coverage(()), END, LINEAGE, is_log_start_known=True)

@@ -257,7 +257,7 @@ def test_a_rebuild_that_fails_leaves_the_store_to_the_old_metadata(
 
 
 @pytest.mark.parametrize("step", ["read", "take_over"])
-def test_nobody_finds_metadata_that_are_not_whole_and_who_ends_early_may_begin_again(
+def test_an_interrupted_rebuild_leaves_no_metadata_and_can_be_repeated(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     lose_metadata(files)

@@ -122,7 +122,7 @@ def test_a_damaged_segment_is_copied_again_where_the_local_log_has_it(
 
 
 @pytest.mark.parametrize("damage", [delete_object, flip_object])
-def test_a_damaged_segment_that_nobody_has_any_more_is_left_to_a_person(
+def test_a_damaged_segment_without_another_copy_needs_a_person(
     files: RemoteLogFiles, damage: Callable[[RemoteLogFiles], None]
 ) -> None:
     with files.open() as remote_log:
@@ -149,7 +149,7 @@ def test_a_gap_is_filled_where_the_local_log_has_it(files: RemoteLogFiles) -> No
         assert kinds(remote_log) == []
 
 
-def test_a_gap_that_nobody_can_fill_is_left_to_a_person(files: RemoteLogFiles) -> None:
+def test_a_gap_without_a_local_copy_needs_a_person(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         lose_locally(remote_log, 2)
         _mark(remote_log, segments_of(remote_log)[1])
@@ -183,7 +183,7 @@ def test_the_damaged_one_of_two_copies_is_retired_without_a_third(files: RemoteL
         assert kinds(remote_log) == []
 
 
-def test_leftovers_go_and_nothing_else(files: RemoteLogFiles) -> None:
+def test_repair_removes_only_leftovers(files: RemoteLogFiles) -> None:
     data = files.objects(".log")[0]
     content = data.read_bytes()
     temporary = files.objects(".log")[2].with_name(files.objects(".log")[2].name + ".0123456789abcdef.tmp")

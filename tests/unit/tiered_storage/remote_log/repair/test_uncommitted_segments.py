@@ -386,7 +386,7 @@ def test_a_partition_that_is_held_young_or_being_deleted_is_left_alone(files: Re
         assert planned(remote_log).unfinished == ()
 
 
-def test_young_copies_and_those_of_what_is_local_are_no_business_of_a_repair(tmp_path: Path) -> None:
+def test_repair_leaves_recent_copies_and_copies_of_local_segments(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
         remote_log.context.bind_store()

@@ -215,7 +215,7 @@ def test_no_more_ends_than_was_asked_for(tmp_path: Path, most: int, bases: list[
         assert offsets_read(remote_log, start) == list(range(start, 35))
 
 
-def test_copies_of_another_leader_go_within_the_limit_beside_what_was_never_copied(tmp_path: Path) -> None:
+def test_the_limit_counts_another_leaders_copies_and_never_copied_segments_together(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(0, 0), EpochEntry(1, 10)])
 

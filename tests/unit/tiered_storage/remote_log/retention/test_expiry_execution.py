@@ -112,7 +112,7 @@ def test_a_crash_after_the_global_log_start_moved_is_made_good_by_the_next_run(t
         assert [segment.start_offset for segment in expire(remote_log).deleted] == [0, 10]
 
 
-def test_local_segments_below_the_global_log_start_are_read_no_more_and_go(tmp_path: Path) -> None:
+def test_retain_removes_local_segments_below_the_global_log_start(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
     with files.open() as remote_log:
         expire(remote_log)
@@ -387,7 +387,7 @@ def test_nothing_expires_under_metadata_that_are_older_than_the_store(tmp_path: 
         assert remote_log.context.segments.log_start_offset(ORDERS_0) == 0
 
 
-def test_a_plan_from_the_future_ends_only_what_is_due_by_our_clock(tmp_path: Path) -> None:
+def test_a_plan_made_by_a_fast_clock_expires_only_what_our_clock_says_is_due(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.ms": 365 * 86_400_000}})
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW * 2)

@@ -63,7 +63,7 @@ def delete_with(
     return stamped(with_context(remote_log, storage=WatchedStore(files.store, *args))).deletions.delete_marked(owner)
 
 
-def test_marked_segments_go_in_batches(tmp_path: Path) -> None:
+def test_marked_segments_are_deleted_in_batches(tmp_path: Path) -> None:
     files = a_marked_remote_log(tmp_path)
     asked: list[Sequence[int]] = []
 
@@ -169,7 +169,7 @@ def starts_by_partition(report: DeletionReport) -> list[tuple[str, int]]:
     return [(str(segment.topic_id_partition), segment.start_offset) for segment in report.deleted]
 
 
-def test_partitions_of_which_little_goes_share_a_batch_and_a_larger_one_has_its_own(tmp_path: Path) -> None:
+def test_partitions_with_few_deletions_share_a_batch(tmp_path: Path) -> None:
     files = a_marked_remote_log(tmp_path, segments=2, batch=4, partitions=5)
     asked: list[Sequence[int]] = []
 

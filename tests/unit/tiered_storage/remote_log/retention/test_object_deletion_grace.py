@@ -89,7 +89,7 @@ def test_objects_stay_until_the_grace_time_is_over(tmp_path: Path, way: str) -> 
         assert remote_log.deletions.pending_deletions() == []
 
 
-def test_readers_see_nothing_of_what_waits(tmp_path: Path) -> None:
+def test_readers_see_no_segment_that_waits_for_deletion(tmp_path: Path) -> None:
     with a_site(tmp_path).open() as remote_log:
         expire(remote_log)
         with pytest.raises(OffsetOutOfRangeError):

@@ -122,7 +122,7 @@ def test_nothing_is_deleted_of_a_partition_of_which_the_store_knows_later_segmen
         assert states_of(remote_log) == [(start, STARTED) for start in (0, 10, 20)]
 
 
-def test_a_second_copy_of_what_is_finished_is_deleted(tmp_path: Path) -> None:
+def test_an_uncommitted_second_copy_of_a_finished_segment_is_deleted(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
         begun = begin(remote_log)

@@ -194,7 +194,7 @@ def test_an_object_that_is_gone_is_named_and_the_log_begins_after_it(files: Remo
         assert remote_log.context.segments.log_start_offset(ORDERS_0) == 10
 
 
-def test_a_hole_keeps_what_is_before_it_marked(files: RemoteLogFiles) -> None:
+def test_segments_before_an_unrecoverable_gap_stay_marked(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)[0], "expire")
         for base_offset in (0, 10):

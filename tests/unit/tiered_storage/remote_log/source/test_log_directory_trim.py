@@ -80,7 +80,7 @@ def test_trimming_twice_changes_nothing_more(tmp_path: Path) -> None:
     assert files.local_starts() == [20, 30]
 
 
-def test_the_log_starts_of_other_partitions_stay_and_none_falls(tmp_path: Path) -> None:
+def test_a_trim_changes_no_other_log_start_and_lowers_none(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     checkpoint = files.log_directory / LOG_START_OFFSET_CHECKPOINT
     write_offset_checkpoint(checkpoint, {("clicks", 0): 7, ("orders", 0): 25})
@@ -116,7 +116,7 @@ def test_nothing_is_deleted_while_a_broker_has_the_directory(tmp_path: Path) -> 
     assert log_starts(files) == {("orders", 0): 0}
 
 
-def test_the_lock_is_held_while_files_go_and_given_back_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_is_held_during_removal_and_released_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = a_remote_log(tmp_path)
     going = seen(files)[:1]
     remove = log_directory_trim._remove

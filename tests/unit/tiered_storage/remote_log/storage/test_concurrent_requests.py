@@ -43,7 +43,7 @@ def test_results_come_in_the_order_of_the_items() -> None:
 
 
 @pytest.mark.parametrize("items", [(), (7,)])
-def test_none_and_one_need_no_thread(items: tuple[int, ...]) -> None:
+def test_zero_or_one_item_needs_no_thread(items: tuple[int, ...]) -> None:
     assert list(concurrent_map(lambda number: number + 1, items)) == [number + 1 for number in items]
 
 

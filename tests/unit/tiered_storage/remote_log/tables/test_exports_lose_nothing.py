@@ -161,7 +161,7 @@ def test_a_manifest_without_gaps_means_that_there_were_none(files: RemoteLogFile
     assert_refused(files, r"offsets 10 to 19 of partition 0 \(missing in the remote log\)", allow_gaps=True)
 
 
-def test_deleted_dead_letters_count_as_none(files: RemoteLogFiles) -> None:
+def test_a_deleted_dead_letter_file_counts_as_no_dead_letters(files: RemoteLogFiles) -> None:
     rot(files, 10)
     export(files)
     copy_more(files)
@@ -188,7 +188,7 @@ def test_a_lost_end_is_not_hidden_by_what_was_repaired(files: RemoteLogFiles) ->
     assert offsets(files) == list(range(20, 30))
 
 
-def test_a_transaction_whose_end_was_lost_is_not_hidden_by_what_came(tmp_path: Path) -> None:
+def test_later_records_do_not_hide_a_lost_commit_marker(tmp_path: Path) -> None:
     """Its records are still there, but the later segment with only its commit marker is lost."""
     times = [10_000, 11_000]
     files, _ = a_copied_topic(

@@ -241,7 +241,7 @@ def test_a_worker_refuses_tasks_that_are_not_of_its_job(files: RemoteLogFiles) -
     assert not list(target(files).rglob("*.part"))
 
 
-def test_results_of_an_earlier_attempt_are_none(files: RemoteLogFiles) -> None:
+def test_results_of_an_earlier_attempt_are_ignored(files: RemoteLogFiles) -> None:
     with unsynced(), files.open() as remote_log:
         with remote_log.tables.export(request(files), "run") as first:
             job = first.write_job("runs/export/1")

@@ -41,7 +41,7 @@ def check_rows(earlier: ExportManifest, later: ExportManifest) -> None:
 @pytest.mark.parametrize("disorder_ms", [HOUR_MS, 2 * HOUR_MS, 0, None], ids=["same", "more", "none", "any"])
 @pytest.mark.parametrize("committed_before", [False, True], ids=["were_all", "were_committed"])
 @pytest.mark.parametrize("rows", [9, 1, 0])
-def test_fewer_rows_are_refused_whatever_else_is_asked_for(
+def test_an_export_with_fewer_rows_is_refused_whatever_its_options(
     rows: int, disorder_ms: int | None, *, committed_before: bool
 ) -> None:
     earlier = manifest(10, committed_only=committed_before)
@@ -93,7 +93,7 @@ def offsets(found: Sequence[tuple[int, int]]) -> set[int]:
 
 
 @given(spans, spans, spans, spans, spans)
-def test_refused_is_what_lies_in_a_file_and_was_not_lacking_before(
+def test_an_export_is_refused_if_it_newly_lacks_records_of_an_earlier_file(
     files: list[tuple[int, int]],
     missing: list[tuple[int, int]],
     broken_before: list[tuple[int, int]],
@@ -142,7 +142,7 @@ def test_an_export_that_ends_before_the_earlier_files_is_refused(
         check(earlier, plan)
 
 
-def test_no_more_are_named_than_somebody_reads() -> None:
+def test_an_error_names_a_bounded_number_of_lost_ranges() -> None:
     earlier = an_export(0, [(0, 1_000)])
     with pytest.raises(ConfigurationError) as raised:
         check(earlier, a_plan(0, [(each, each) for each in range(0, 1_000, 2)], 2_000, 2_000))

@@ -362,7 +362,7 @@ def test_splits_are_of_one_size_and_have_each_offset_once(remote_log: RemoteLogM
         list(plan_splits(whole, RowFilter(), 0))
 
 
-def test_a_range_outside_of_another_is_none(remote_log: RemoteLogManager) -> None:
+def test_the_intersection_with_a_disjoint_range_is_none(remote_log: RemoteLogManager) -> None:
     [segment, *_] = segments_of(remote_log)
     assert TableRange(segment, 0, 9).within(10, 12) is None
     assert partition_of() == segment.topic_id_partition

@@ -59,7 +59,7 @@ def test_one_range_is_given_alone(
     ["bytes=0-1,5-9", "bytes=9-5", "lines=0-5", "bytes=a-b", "bytes=", "bytes=-", "bytes=--5", "bytes=0-1-2", "0-5",
      "bytes=" + "9" * 5000 + "-", "bytes=\u0661-\u0662".encode().decode("latin-1")],
 )  # fmt: skip
-def test_several_ranges_and_what_is_none_give_the_whole(
+def test_several_or_invalid_ranges_return_the_whole(
     site: ReadServiceSite, path: str, whole: bytes, header: str
 ) -> None:
     answer = site.get(path, headers={"Range": header.encode("latin-1")})
@@ -97,7 +97,7 @@ def test_head_reports_the_bytes_and_gives_none(site: ReadServiceSite, path: str,
     ("segment_id", "status"),
     [("A" * 22, 404), ("..%2F..%2F..%2Fetc%2Fpasswd", 404), ("x", 422), ("%00" * 22, 422), ("A" * 5000, 422)],
 )
-def test_ids_that_are_none_lead_nowhere(site: ReadServiceSite, segment_id: str, status: int) -> None:
+def test_invalid_segment_ids_are_not_found(site: ReadServiceSite, segment_id: str, status: int) -> None:
     answer = site.get(DATA.format(segment_id))
     assert answer.status_code == status
     assert "root:" not in answer.text
@@ -119,7 +119,7 @@ def test_a_lost_object_is_no_deleted_segment(own_site: ReadServiceSite) -> None:
     assert answer.json()["title"] == "RemoteObjectNotFound"
 
 
-def test_a_segment_that_goes_is_gone(own_site: ReadServiceSite) -> None:
+def test_a_segment_being_deleted_is_answered_with_gone(own_site: ReadServiceSite) -> None:
     from support.remote_logs import ORDERS_0, held_by
     from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState

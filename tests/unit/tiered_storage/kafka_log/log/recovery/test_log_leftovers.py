@@ -49,7 +49,7 @@ def test_deleted_and_unfinished_files_are_deleted(tmp_path: Path) -> None:
     assert files(tmp_path) == each(KINDS, 5)
 
 
-def test_files_that_were_being_replaced_go(tmp_path: Path) -> None:
+def test_temporary_files_are_removed(tmp_path: Path) -> None:
     segment(tmp_path, 0)
     kept = {path.name for path in tmp_path.iterdir()} | {"notes.tmp"}
     mine = {"leader-epoch-checkpoint.tmp", "partition.metadata.tmp", *(f"{0:020d}.{kind}.tmp" for kind in KINDS)}
@@ -153,7 +153,7 @@ def test_a_split_that_was_cut_off_is_undone(tmp_path: Path) -> None:
     assert files(tmp_path) == each(KINDS, 0)
 
 
-def test_indexes_without_their_log_go(tmp_path: Path) -> None:
+def test_indexes_without_their_log_are_removed(tmp_path: Path) -> None:
     segment(tmp_path, 0)
     segment(tmp_path, 7, kinds=("index", "timeindex", "txnindex", "snapshot"))
 

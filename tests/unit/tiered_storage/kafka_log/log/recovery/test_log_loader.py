@@ -109,7 +109,7 @@ def test_epochs_past_the_end_are_dropped_and_those_of_the_active_segment_are_fou
 
 
 @pytest.mark.parametrize("content", [None, "", "0\n0\n"])
-def test_epochs_are_taken_from_all_batches_where_none_are_written_down(tmp_path: Path, content: str | None) -> None:
+def test_without_a_valid_checkpoint_leader_epochs_come_from_all_batches(tmp_path: Path, content: str | None) -> None:
     size = len(encode_batch(records()))
     config = LogConfig(segment_bytes=2 * size)
     log = create(tmp_path, config=config)
@@ -256,7 +256,7 @@ def test_a_transaction_index_of_the_active_segment_is_rebuilt(tmp_path: Path) ->
     assert len(TransactionIndex.read(path, 0).transactions) == 1
 
 
-def test_snapshots_that_belong_to_no_segment_go_but_for_the_last_one(tmp_path: Path) -> None:
+def test_snapshots_without_a_segment_are_removed_except_the_latest(tmp_path: Path) -> None:
     log = many_segments(tmp_path)
     source = log.directory / f"{6:020d}.snapshot"
     for offset in (4, 10, 12, 99):

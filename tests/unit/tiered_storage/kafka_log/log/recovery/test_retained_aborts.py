@@ -191,7 +191,7 @@ def test_an_abort_that_is_cut_off_is_deleted(tmp_path: Path) -> None:
     assert entries(segment) == ()
 
 
-def test_a_snapshot_of_half_the_truth_is_not_written(tmp_path: Path) -> None:
+def test_a_snapshot_from_incomplete_knowledge_is_not_written(tmp_path: Path) -> None:
     """It would be taken as all that is known when the log is opened the next time."""
     with create(tmp_path) as log:
         log.append_encoded_batch(data(0, 20, 0, transactional=True))
@@ -271,7 +271,7 @@ def rebuilt(segment: LogSegment) -> tuple[AbortedTxn, ...]:
     return earlier.joined_with(fed(segment.log_path, ProducerState(segment.base_offset), segment.base_offset))
 
 
-def test_an_entry_of_the_log_holds_back_what_was_open_then(tmp_path: Path) -> None:
+def test_a_retained_abort_keeps_an_earlier_transaction_open_in_rebuilt_entries(tmp_path: Path) -> None:
     """Else who reads offset 1 from another tier would look no further than the first abort."""
     with create(tmp_path) as log:
         log.append_encoded_batch(data(0, 20, 0, transactional=True))

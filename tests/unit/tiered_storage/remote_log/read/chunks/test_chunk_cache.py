@@ -92,7 +92,7 @@ def test_an_error_reaches_all_who_wait_and_is_not_cached(pool: ReaderPool) -> No
     assert get(cache, "key", b"up again") == b"up again"
 
 
-def test_leaving_withdraws_only_chunks_that_nobody_else_wants_and_no_thread_began() -> None:
+def test_leaving_withdraws_only_unstarted_chunks_with_no_other_waiter() -> None:
     pool = ReaderPool("reads", 1, 2)
     cache: ChunkCache[bytes] = ChunkCache(pool, 100, len)
     proceed, begun = threading.Event(), threading.Event()

@@ -205,7 +205,7 @@ def test_only_what_is_on_the_lineage_counts() -> None:
     assert "log.dirs" not in str(refused.value)
 
 
-def test_nothing_goes_of_a_topic_without_id_or_that_is_being_deleted() -> None:
+def test_a_topic_without_id_or_being_deleted_is_not_trimmed() -> None:
     derived = planned(replace(a_log(), topic_id_is_derived=True))
     assert derived.segments == ()
     assert mentions(derived.held_back, "no id")

@@ -121,7 +121,7 @@ def test_a_right_that_was_taken_away_since_the_plan_is_asked_for_again(tmp_path:
     assert files.local_starts() == [0, 10, 20, 30]
 
 
-def test_without_the_remote_right_a_plan_takes_only_what_is_held_whole(tmp_path: Path) -> None:
+def test_without_the_remote_right_only_wholly_covered_segments_are_trimmed(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
 
     with files.open() as remote_log:
@@ -200,9 +200,7 @@ def test_a_setting_that_keeps_more_by_now_is_obeyed(tmp_path: Path, monkeypatch:
         assert files.local_starts() == [10, 20, 30]
 
 
-def test_a_right_that_goes_between_both_looks_is_asked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_right_revoked_between_both_checks_prevents_the_trim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
@@ -296,7 +294,7 @@ def test_a_topic_that_is_marked_after_the_plan_is_not_trimmed(tmp_path: Path) ->
     assert files.local_starts() == [0, 10, 20, 30]
 
 
-def test_a_plan_from_the_future_trims_only_what_is_due_by_our_clock(tmp_path: Path) -> None:
+def test_a_plan_made_by_a_fast_clock_trims_only_what_our_clock_says_is_due(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "local.retention.ms": 10**10}})
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW * 2)

@@ -109,7 +109,7 @@ def retain(files: RemoteLogFiles, now: int, max_segments: int | None = None) -> 
 # ------------------------------------------------------------------------------------ what total retention ends itself
 
 
-def test_by_time_a_segment_goes_that_the_global_log_start_cuts_though_its_first_part_was_deleted(
+def test_a_partly_deleted_segment_that_spans_the_global_log_start_expires_by_time(
     tmp_path: Path,
 ) -> None:
     limits = {"retention_ms": 60_000, "local_retention_ms": 55_000}
@@ -120,7 +120,7 @@ def test_by_time_a_segment_goes_that_the_global_log_start_cuts_though_its_first_
         assert starts(tmp_path)[0] == left
 
 
-def test_by_size_a_segment_goes_that_the_global_log_start_cuts_though_its_first_part_was_deleted(
+def test_a_partly_deleted_segment_that_spans_the_global_log_start_expires_by_size(
     tmp_path: Path,
 ) -> None:
     limits = {"retention_bytes": 10 * BATCH_BYTES, "local_retention_bytes": 8 * BATCH_BYTES}
@@ -178,7 +178,7 @@ def test_a_time_index_that_is_too_old_ends_nothing(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------- what a person has deleted
 
 
-def test_segments_that_one_deleted_segment_spans_go_together(tmp_path: Path) -> None:
+def test_local_segments_that_share_a_deleted_remote_segment_are_removed_together(tmp_path: Path) -> None:
     delete_records(at("leader", tmp_path, 13), 20)
     # Of offsets 10 to 19 the replica has a part in its first segment, and a part in the second.
     files = at("replica", tmp_path, 13, **KEEPING)
@@ -201,7 +201,7 @@ def test_segments_that_one_deleted_segment_spans_go_together(tmp_path: Path) -> 
         assert offsets_read(remote_log, 20) == list(range(20, 65))
 
 
-def test_segments_that_go_together_wait_where_a_run_shares_its_room_with_others(tmp_path: Path) -> None:
+def test_segments_to_remove_together_wait_if_their_share_of_the_run_is_too_small(tmp_path: Path) -> None:
     limits = {"local_retention_bytes": 7 * BATCH_BYTES}
     delete_records(at("leader", tmp_path, 13), 20)
     at("replica", tmp_path, 13, **limits)
@@ -218,7 +218,7 @@ def test_segments_that_go_together_wait_where_a_run_shares_its_room_with_others(
     assert run_on(files, "retain", "--max-segments", 2).exit_code == 0
 
 
-def test_many_segments_that_one_deleted_segment_spans_go_together(tmp_path: Path) -> None:
+def test_many_local_segments_that_share_a_deleted_remote_segment_are_removed_together(tmp_path: Path) -> None:
     delete_records(at("long", tmp_path, 20), 65)
     assert retain(at("replica", tmp_path, 20, **KEEPING), NOW) is None
 

@@ -94,7 +94,7 @@ def test_segments_are_deleted_once_their_latest_record_is_older_than_the_limit(
         assert bases(plan_with(remote_log, now, local_retention_ms=limit)) == going
 
 
-def test_a_segment_goes_by_its_largest_timestamp_whatever_its_file_says(tmp_path: Path) -> None:
+def test_a_segment_expires_by_its_largest_timestamp_not_by_its_files_time(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
 
     for segment in files.local_segments():
@@ -319,7 +319,7 @@ def test_without_a_topic_id_what_is_held_by_segments_with_other_boundaries_stays
 @pytest.mark.parametrize(
     ("step_bytes", "steps"), [(1, [[0], [10], [20]]), (2 * SEGMENT_BYTES, [[0, 10], [20]]), (1 << 40, [[0, 10, 20]])]
 )
-def test_steps_are_as_large_as_may_be_and_name_what_holds_them(
+def test_steps_fill_the_limit_and_name_the_covering_remote_segments(
     tmp_path: Path, step_bytes: int, steps: list[list[int]]
 ) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:

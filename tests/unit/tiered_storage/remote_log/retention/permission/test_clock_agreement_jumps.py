@@ -278,7 +278,7 @@ def test_doctor_reports_it(files: RemoteLogFiles) -> None:
     assert "ahead by 365 days" in found["message"]
 
 
-def test_a_store_with_a_clock_of_its_own_stands_above_the_reading(files: RemoteLogFiles) -> None:
+def test_a_store_with_its_own_clock_overrides_the_recorded_clock_reading(files: RemoteLogFiles) -> None:
     """Nobody is asked for their word where the store's clock agrees."""
     with files.open() as remote_log:
         clocks = replace(remote_log.deletions.clocks, is_store_independent=True)

@@ -62,7 +62,7 @@ def test_the_gate_is_open_for_an_allowed_topic_that_was_never_audited(remote_log
     assert refused(remote_log.deletions.permissions) == {}
 
 
-def test_a_stop_goes_before_everything(remote_log: RemoteLogManager) -> None:
+def test_a_stop_refuses_every_kind_of_deletion(remote_log: RemoteLogManager) -> None:
     remote_log.context.safety.stop("a wrong mount", "ada")
 
     permissions = remote_log.deletions.permissions
@@ -114,14 +114,14 @@ def test_an_audit_that_found_something_stops_trimming_alone(remote_log: RemoteLo
     assert refused(remote_log.deletions.permissions) == {}
 
 
-def test_a_quick_audit_that_finds_nothing_takes_no_deep_ones_word_back(remote_log: RemoteLogManager) -> None:
+def test_a_clean_quick_audit_does_not_clear_what_a_deep_audit_found(remote_log: RemoteLogManager) -> None:
     remote_log.context.safety.put_audit_result(result(1, deep=True))
     remote_log.context.safety.put_audit_result(result(0, audited_at=2_000))
 
     assert "the last deep audit" in refused(remote_log.deletions.permissions)[LOCAL]
 
 
-def test_a_store_whose_objects_nobody_knows_stops_every_kind(remote_log: RemoteLogManager) -> None:
+def test_too_many_unreferenced_objects_stop_every_kind_of_deletion(remote_log: RemoteLogManager) -> None:
     remote_log.context.safety.put_audit_result(store_audit_result(500, 1_000, 1, 1_000, deep=False))
 
     why = refused(remote_log.deletions.permissions)

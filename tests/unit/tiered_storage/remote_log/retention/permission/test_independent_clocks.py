@@ -76,7 +76,7 @@ def test_a_derived_class_has_the_clock_of_its_client(tmp_path: Path) -> None:
             assert has_own_clock(storage) is is_own
 
 
-def test_the_objects_of_a_class_of_ones_own_may_have_this_machines_clock(tmp_path: Path) -> None:
+def test_object_times_of_a_custom_store_may_come_from_this_machines_clock(tmp_path: Path) -> None:
     own = runpy.run_path(str(OWN_STORE))["SqliteObjects"]
     with closing(ObjectRemoteStorageManager(own(f"sqlite://{tmp_path}/objects.db", 1000))) as storage:
         assert not has_own_clock(storage)

@@ -44,6 +44,6 @@ def test_other_urls_open_buckets(url: str) -> None:
         "s3:",
     ],
 )
-def test_urls_that_cannot_be_meant_are_refused_with_those_that_can(url: str) -> None:
+def test_an_invalid_url_is_refused_with_the_valid_forms(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"use (file:///absolute/path|s3://bucket/prefix)|absolute path"):
         open_object_client(url, OPTIONS)

@@ -73,7 +73,7 @@ def test_metadata_are_rebuilt_beside_a_document_with_an_impossible_number(
 
 
 @pytest.mark.parametrize("number", TOO_HIGH)
-def test_a_generation_that_nobody_can_have_begun_locks_nobody_out(files: RemoteLogFiles, number: int) -> None:
+def test_an_impossible_generation_number_locks_nobody_out(files: RemoteLogFiles, number: int) -> None:
     path = files.store / "store.generation" / f"{number:020}.json"
     path.write_bytes(StoredGeneration(number, "token", "forged", 5).to_bytes())
     files.append(2)

@@ -26,7 +26,7 @@ def client(tmp_path: Path) -> LocalDirectory:
     return LocalDirectory(tmp_path / "store")
 
 
-def test_a_store_that_belongs_to_nobody_is_marked_once(client: LocalDirectory) -> None:
+def test_a_store_without_identity_is_marked_once(client: LocalDirectory) -> None:
     assert read_store_identity(client) is None
     uuid = ensure_store_identity(client, "metadata-1", new_uuid=lambda: "store-1")
     assert uuid == "store-1"

@@ -147,7 +147,7 @@ def test_a_damaged_partition_is_reported(filled: Path, clock: ManualClock, row: 
         assert store.segments.log_start_offset(ORDERS_0) is None
 
 
-def test_a_file_that_is_gone_while_its_last_commits_are_there_is_reported(path: Path) -> None:
+def test_a_missing_database_beside_its_wal_file_is_reported(path: Path) -> None:
     log = path.with_name("metadata.sqlite-wal")
     log.write_bytes(b"the last commits")
 
