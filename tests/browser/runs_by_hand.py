@@ -1,4 +1,4 @@
-"""What a person does by hand in Airflow's pages: look first, meet a red run, stop deletions, bring a topic back."""
+"""Manual work in Airflow's pages: look at a plan, handle a failed run, stop deletions, restore a topic."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class Stage:
         self.pages.fold_errors(error)
 
     def committed(self, run: DagRun) -> Committed:
-        """Return what the logs of a run's commit_metadata tasks say."""
+        """Return the logs of a run's commit_metadata tasks."""
         return frozenset(
             (partition, int(first), int(last))
             for task in self.api.task_instances(run)

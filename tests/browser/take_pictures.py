@@ -46,7 +46,7 @@ class Seen:
     restored: dict[Path, bytes]
     """Each segment that was brought back, by its path in its log directory."""
     written: dict[Path, bytes]
-    """Each that is local before some go for the pictures of the page."""
+    """Each local one before some are trimmed for the pictures of the page."""
 
 
 def walk(on: Stage) -> Seen:

@@ -55,7 +55,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Iterator[S
 
 
 def due(start: datetime, window_end: datetime) -> Committed:
-    """What the run of a window has to commit when those of all earlier windows have ended."""
+    """The segments that a window's run must commit after the runs of all earlier windows have ended."""
     return frozenset(
         (str(partition), number * partition.segment_records, (number + 1) * partition.segment_records - 1)
         for partition in PARTITIONS

@@ -1,4 +1,4 @@
-"""An embedded Airflow whose processes stand still and are killed: its DAGs, its storage, and another scheduler."""
+"""An embedded Airflow whose processes are halted and killed: its DAGs, its storage, and another scheduler."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def hasty_dags(folder: Path, dag_ids: Sequence[str], schedules: Mapping[str, str
 
 @dataclass(slots=True)
 class HaltingAirflow:
-    """An embedded Airflow of which a worker or a task stands still in the middle of its work, at most one at a time.
+    """An embedded Airflow that halts a worker or a task in the middle of its work, at most one at a time.
 
     Its remote log has the storage STORAGE.
     """
@@ -86,7 +86,7 @@ class HaltingAirflow:
         return services.connect(self.running)
 
     def halt_next(self, task_id: str | None, point: CrashPoint) -> None:
-        """Let the next process of a task stand still at `point`; without a task, the next worker of Spark."""
+        """Halt the next process of a task at `point`; without a task, the next worker of Spark."""
         self.halt.mkdir(exist_ok=True)
         for name in ("worker", "proceed", "task"):
             (self.halt / name).unlink(missing_ok=True)
@@ -95,7 +95,7 @@ class HaltingAirflow:
         (self.halt / "at").write_text(point)
 
     def wait_for_halted(self) -> psutil.Process:
-        """Wait until it stands still, and return it."""
+        """Wait until the process halts, and return it."""
         pid_file = self.halt / "worker"
         assert wait_until(lambda: pid_file.exists() and pid_file.read_text() != "", 600)
         worker = psutil.Process(int(pid_file.read_text()))
@@ -104,7 +104,7 @@ class HaltingAirflow:
         return worker
 
     def halted(self, dag_id: str, task_id: str | None, point: CrashPoint) -> tuple[DagRun, psutil.Process]:
-        """Start a run and wait until its task's process, or the first worker there, stands still at `point`."""
+        """Start a run and wait until its task's process, or the first worker there, halts at `point`."""
         self.halt_next(task_id, point)
         with self.api() as api:
             run = api.trigger(dag_id, {"dry_run": False})

@@ -79,17 +79,17 @@ class Program:
         return int(self.state.split()[1])
 
     def wait_until_stopped(self) -> None:
-        """Wait until it stands still. Fails where it ends instead."""
+        """Wait until the program halts. Fails if it ends instead."""
         self._wait_for(lambda: self.state != "running")
         assert self.state == "stopped", f"it {self.state} and never stood still: {self.said}"
 
     def let_proceed(self) -> None:
-        """Let one that stands still continue."""
+        """Let a halted program continue."""
         (self.folder / PROCEED).touch()
         self._has_ended()
 
     def proceed(self) -> int:
-        """Let one that stands still continue to its end; return its exit code."""
+        """Let a halted program continue to its end; return its exit code."""
         self.let_proceed()
         return self.wait()
 
@@ -156,7 +156,7 @@ class Programs:
         return started
 
     def stop(self, *arguments: object, at: CrashPoint, nth: int = 1, program: str = COMMAND_LINE) -> Program:
-        """Start it and wait until it stands still at its point."""
+        """Start the program and wait until it halts at its point."""
         started = self.start(*arguments, at=Crash(at, nth, signal.SIGSTOP), program=program)
         started.wait_until_stopped()
         return started

@@ -47,7 +47,7 @@ class CrashingAirflow(HaltingAirflow):
             self.files.append(4, number=number)
 
     def halted_worker(self, point: CrashPoint) -> tuple[DagRun, psutil.Process]:
-        """Start a copy and wait until one of its workers stands still at `point`."""
+        """Start a copy and wait until one of its workers halts at `point`."""
         return self.halted("copy_segments", None, point)
 
     def finish(self, run: DagRun) -> DagRun:

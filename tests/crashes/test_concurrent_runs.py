@@ -54,7 +54,7 @@ def continue_at_once(programs: Iterable[Program]) -> list[Program]:
 
 
 def copied_by(programs: Iterable[Program]) -> list[tuple[object, object]]:
-    """Return partition and start offset of every segment that one of them says it made visible."""
+    """Return partition and start offset of every segment that a run reports as committed."""
     return sorted((row["partition"], row["start_offset"]) for program in programs for row in program.rows)
 
 

@@ -1,4 +1,4 @@
-"""Scenario 33 with a killed process: nobody uses metadata before their rebuild is complete."""
+"""Scenario 33 with a killed process: no process uses metadata before their rebuild is complete."""
 
 from __future__ import annotations
 

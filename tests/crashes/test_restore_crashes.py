@@ -1,4 +1,4 @@
-"""Scenario 37 with a killed process: a restore into a directory dies anywhere, and no partition is there by half.
+"""Scenario 37 with a killed process: kill a restore into a directory at any point; no partition is half-restored.
 
 Into a running cluster: tests/integration/restore/test_restore_into_real_kafka.py.
 """

@@ -1,4 +1,4 @@
-"""Backfills: what was due by a window's end, once and for all, whatever the wall clock says."""
+"""Backfills copy the segments due by a window's end, whatever the wall clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""copy_segments: what it copies, what it leaves and says, and which runs are red."""
+"""copy_segments: what it copies, what it skips and reports, and which runs fail."""
 
 from __future__ import annotations
 

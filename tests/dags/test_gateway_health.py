@@ -1,4 +1,4 @@
-"""gateway_health: a real gateway in front of a real broker, as it checks it, and what it says once that is gone."""
+"""gateway_health: a real gateway in front of a real broker, as the DAG checks it, and its message once it has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic comes back by a run of restore_topic: only a plan at first, then all of it."""
+"""A run of restore_topic restores a topic: first only its plan, then everything."""
 
 from __future__ import annotations
 

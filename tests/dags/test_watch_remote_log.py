@@ -1,4 +1,4 @@
-"""watch_remote_log: what it keeps, what Airflow's metrics get, and when a run is red."""
+"""watch_remote_log: what it keeps, what Airflow's metrics get, and when a run fails."""
 
 from __future__ import annotations
 

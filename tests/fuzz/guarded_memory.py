@@ -1,4 +1,4 @@
-"""Memory between two pages that nobody may touch: a kernel that leaves its buffer ends the process there and then."""
+"""Memory between two protected pages: a kernel that leaves its buffer ends the process at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs targets in other processes, and says where the input is that one of them fell over."""
+"""Runs targets in other processes, and reports the file of an input that crashed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be true of every set of golden logs, the committed one and those that tests make."""
+"""Checks of every set of golden logs: the committed set, and sets that tests make."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def check_codecs(logs: GoldenLogs) -> None:
 
 
 def check_framings(logs: GoldenLogs) -> None:
-    """A broker keeps each framing as it was sent, stamped or not, and the records in it are those that were sent."""
+    """A broker keeps each framing as it was sent, stamped or not, with the records that were sent."""
     for topic, timestamp_type in FRAMING_TOPICS.items():
         for partition, framings in enumerate(FRAMINGS_BY_PARTITION):
             found = list(all_batches(logs.partition(topic, partition)))
@@ -328,7 +328,7 @@ def _without_restarts(theirs: Path) -> dict[str, bytes]:
 
 
 def check_dump_against_the_tool(logs: GoldenLogs) -> None:
-    """Our dump says of each file what Kafka's tool says, row by row and field by field."""
+    """Our dump of each file equals that of Kafka's tool, row by row and field by field."""
     dumped = logs.dumped()
     files = [file for file in logs.files() if file.kind in KNOWN_TO_THE_TOOL]
     assert {file.path for file in files} == set(dumped)

@@ -78,13 +78,13 @@ class GoldenLogs:
         }
 
     def dumped(self) -> dict[Path, str]:
-        """Return what DumpLogSegments says, by the path of the file."""
+        """Return the output of DumpLogSegments, by the path of the file."""
         content = (self.root / "DumpLogSegments.txt").read_bytes().decode()
         return {self.log_dir / path: text for path, text in split_dump(content).items()}
 
 
 def make_golden_logs(programs: KafkaPrograms, root: Path, work: Path, scale: int = 1) -> GoldenLogs:
-    """Let a real broker write golden logs into `root`, in the place of those that are there.
+    """Let a real broker write golden logs into `root`, in place of the present ones.
 
     The broker works in the directory `work`; `scale` multiplies the records.
     """

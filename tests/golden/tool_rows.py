@@ -54,7 +54,7 @@ def _value(name: str, value: object) -> str:
 
 
 def _producer(fields: Mapping[str, object]) -> str:
-    """Of a producer without a batch the tool says less; it says the time of the last batch twice."""
+    """The tool shows less of a producer without a batch, and shows the time of the last batch twice."""
     known = {name: value for name, value in fields.items() if value is not None or name == "currentTxnFirstOffset"}
     last = f" timestamp: {fields['lastTimestamp']}" if fields["lastOffset"] is not None else " "
     return _pairs(known) + last

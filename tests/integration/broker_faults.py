@@ -24,7 +24,7 @@ from tiered_storage_airflow.demo_cluster.ledger import Ledger, judge, read_local
 
 CLIENT_ID = "remote-log"
 QUOTA_BYTES = 20_000
-"""What each broker may send to the copies in a second: well below half of what is written to it."""
+"""Bytes that each broker may send to the copies in a second: well below half of its write rate."""
 
 
 def by_fetch(_: BrokerCluster) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def reassign(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:
 
 
 def throttle(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:
-    """The brokers give the copies less than half of what is written, and then all again."""
+    """The brokers give the copies less than half of the written bytes, then lift that quota."""
     quota = ("--alter", "--entity-type", "clients", "--entity-name", CLIENT_ID)
     tool = ("kafka.admin.ConfigCommand", "--bootstrap-server", brokers.bootstrap_servers, *quota)
     # A remote log of its own, which no lease of the other copies holds up.

@@ -91,7 +91,7 @@ def store_hangs(servers: RemoteServers) -> Iterator[None]:
 
 @contextmanager
 def database_is_gone(servers: RemoteServers) -> Iterator[None]:
-    """It is killed, and comes back with what was committed."""
+    """Kill the server, and restart it at the end of the block."""
     servers.postgres.stop(signal.SIGQUIT)
     try:
         yield

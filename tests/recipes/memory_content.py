@@ -31,7 +31,7 @@ class Content:
     segments: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = field(default_factory=dict)
     """In every state, also DELETE_SEGMENT_FINISHED."""
     finished: dict[RemoteLogSegmentId, int] = field(default_factory=dict)
-    """The place of each copy among those that ever finished."""
+    """The rank of each copy in the order of their commits."""
     partitions: dict[TopicIdPartition, TopicIdPartition] = field(default_factory=dict)
     """Those that ever had a segment, by themselves: a key equals one with another name of the topic."""
     states: dict[TopicIdPartition, PartitionState] = field(default_factory=dict)

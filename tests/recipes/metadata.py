@@ -1,4 +1,4 @@
-"""A metadata store without SQL, as an example: it is in this process's memory, and gone with it.
+"""A metadata store without SQL, as an example: it lives in this process's memory only.
 
 `memory_content` is what it holds, with the generation; here are the parts that the border asks for, over that.
 """

@@ -33,7 +33,7 @@ def _archived(segment: LocalSegment) -> LocalSegment:
 
 
 class NoTrim:
-    """The LocalTrim of an archive, which nobody changes."""
+    """The LocalTrim of an archive, which is read-only."""
 
     def ensure_removable(self, segments: Sequence[LocalSegment]) -> None:
         if segments:

@@ -92,7 +92,7 @@ LISTENERS = {
 }
 """Security protocols by listener. MUTUAL asks for a client's certificate beside its password, TLS for that alone."""
 UNREACHABLE = "127.0.0.1:1"
-"""What the listener AWAY advertises: nobody listens there."""
+"""The address that the listener AWAY advertises, where nothing listens."""
 
 READER, DESCRIBER, LIMITED, CERTIFIED = "User:reader", "User:describer", "User:limited", "User:client"
 READS = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ)

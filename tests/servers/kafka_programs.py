@@ -60,7 +60,7 @@ class KafkaPrograms(kafka_programs.KafkaPrograms):
             script.chmod(0o755)
 
     def dump_log_segments(self, files: Iterable[Path]) -> dict[Path, str]:
-        """Let DumpLogSegments decode `files`, down to the records; return what it says of each.
+        """Let DumpLogSegments decode `files`, down to the records; return its output for each.
 
         Raises RealKafkaError where it has any complaint: it writes those to its standard error, and ends well.
         """

@@ -40,4 +40,4 @@ def _name_home() -> Path:
 
 
 HOME = _name_home()
-"""AIRFLOW_HOME, which goes when the process ends."""
+"""AIRFLOW_HOME, removed when the process ends."""

@@ -48,7 +48,7 @@ class RunningGateway:
 
 
 def copied_and_trimmed(site: LiveSite, topic: str, partition: int = 0, more: int = 0) -> int:
-    """Copy what is closed, then delete it from the broker, and `more` offsets; return the end of the remote log."""
+    """Copy the closed segments, then delete them and `more` offsets from the broker; return the remote log's end."""
     while site.copied("--topics", topic):
         pass
     end = remote_ends(site, topic)[partition]

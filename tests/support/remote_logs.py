@@ -1,4 +1,4 @@
-"""A small remote log for tests: a log directory that LocalLog wrote, settings, a RemoteLogManager, a clock that stands.
+"""A small remote log for tests: a log directory that LocalLog wrote, settings, a RemoteLogManager, a stopped clock.
 
 Segments have ten offsets, in two batches of five records. Record n has timestamp NOW + n seconds and value "value n".
 """

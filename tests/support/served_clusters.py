@@ -21,7 +21,7 @@ def served_cluster(
     quotas: ClientQuotas | None = None,
     ports: BrokerPorts | None = None,
 ) -> ServedCluster:
-    """Return a cluster with these; by default, one without quotas, and whose brokers nobody has seen."""
+    """Return a cluster with these; by default, without quotas and with unknown brokers."""
     metrics = metrics or GatewayMetrics()
     return ServedCluster(
         ports or BrokerPorts("localhost", 9000, []),

@@ -1,4 +1,4 @@
-"""A connection of asyncio that goes nowhere."""
+"""A connection of asyncio without a peer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of docs/first-run.md and docs/leaving.md do what is said there, in their order, on a small directory."""
+"""The commands of docs/first-run.md and docs/leaving.md work as promised, in their order, on a small directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of docs/reading.md print what is said there, on the small remote log of the tests."""
+"""The examples of docs/reading.md print the page's output, on the small remote log of the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of RemoteLogMetadataManager for what is found: by offset, leader epoch, id, state and partition."""
+"""The contract of RemoteLogMetadataManager for queries: by offset, leader epoch, id, state and partition."""
 
 from __future__ import annotations
 

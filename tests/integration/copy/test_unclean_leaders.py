@@ -86,7 +86,7 @@ class Elected:
 
 
 def lose_follower(brokers: BrokerCluster, topic: str) -> None:
-    """From now on only broker 1 has what is written."""
+    """From now on only broker 1 has the written records."""
     wait_for(lambda: has_in_sync(brokers, topic, {1, 2}), lambda: "broker 2 does not follow")
     brokers.kill(2)
     wait_for(lambda: has_in_sync(brokers, topic, {1}), lambda: "broker 2 is not missed")

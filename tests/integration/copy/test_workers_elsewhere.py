@@ -46,7 +46,7 @@ def site(real_kafka: RealKafka, tmp_path: Path) -> LiveSite:
 
 
 def copied_elsewhere(site: LiveSite, shown: Path, directory: Path) -> tuple[int, list[CopyOutcome]]:
-    """Copy what is due by a worker to which `directory` shows the folder `shown`; return what it copied."""
+    """Copy the due segments by a worker that sees the folder `shown` as `directory`; return the copied ones."""
     python = python_elsewhere(site.root / "python-elsewhere", shown, directory)
     with site.open() as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "elsewhere")

@@ -32,7 +32,7 @@ def fingerprint(directory: Path) -> dict[str, str]:
 
 
 def ranges(output: str, partition: str) -> tuple[str, str, str]:
-    """What the table says of a partition: its expired, remote and local offsets."""
+    """The table's row of a partition: its expired, remote and local offsets."""
     offsets = r"(none|\d+ to \d+)"
     row = re.search(rf"^\s*{re.escape(partition)}\s+{offsets}\s+{offsets}\s+{offsets}\s", output, re.MULTILINE)
     assert row is not None, output
@@ -40,7 +40,7 @@ def ranges(output: str, partition: str) -> tuple[str, str, str]:
 
 
 def came_back_to_a_kafka_client(output: str) -> tuple[int, int, int]:
-    """What the demo says of records through the gateway: how many were read, were written, and have expired."""
+    """The demo's counts of records through the gateway: read, written, and expired."""
     found = re.search(r"([\d,]+) records came back to confluent-kafka of ([\d,]+) .* ([\d,]+) have expired", output)
     assert found is not None, output
     read, written, expired = (int(each.replace(",", "")) for each in found.groups())

@@ -1,4 +1,4 @@
-"""The commands of docs/live-cluster.md do what is said there, beside brokers of one's own and managed ones."""
+"""The commands of docs/live-cluster.md work as the page promises, beside own and managed brokers."""
 
 from __future__ import annotations
 

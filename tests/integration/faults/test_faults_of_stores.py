@@ -43,7 +43,7 @@ def name_of(outage: Outage) -> str:
 
 
 def ensure_trims_catch_up(site: LiveCluster, topic: str) -> None:
-    """Copy all that is due; then all that is remote is gone from the brokers, by itself."""
+    """Copy all due segments; the brokers' own retention then deletes all remote records."""
     site.catch_up()
     retained = site.run("retain")
     assert retained.exit_code == 0, retained.err

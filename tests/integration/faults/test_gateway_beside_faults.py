@@ -1,4 +1,4 @@
-"""Clients of all kinds read through a gateway, while all that it stands on fails, one after the other.
+"""Clients of all kinds read through a gateway, while everything it depends on fails, one after the other.
 
 Beside those that follow the topics all the time, a reader begins in each fault at offset 0, which only the store has.
 """
@@ -138,7 +138,7 @@ def test_each_client_gets_each_record_once_whatever_fails(
         acknowledged = ledger.acknowledged() | decisions.acknowledged()
 
         def unread() -> dict[str, list[str]]:
-            """What each reader still has to read, those of aborted transactions included if it gets them."""
+            """The records each reader still has to read, with aborted ones if it gets them."""
             wanted = {True: acknowledged | transactions.aborted, False: acknowledged}
             return {reader.name: left for reader in readers if (left := reader.unread(wanted[reader.sees_aborted]))}
 

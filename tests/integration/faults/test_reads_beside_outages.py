@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
 
 TRIMMED = {"remote.storage.enable": True, "local.deletion.allowed": True, "local.retention.ms": 1}
 REMOTE, LOCAL = 0, (1, 2)
-"""The partition that is read from its first offset, and those that are read from their end."""
+"""The partition read from its first offset, and the partitions read from their end."""
 
 
 class PlacedReader(GatewayReader):

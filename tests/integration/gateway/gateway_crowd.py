@@ -203,7 +203,7 @@ def _share(topic: ScaleTopic, reader: int) -> list[int]:
 
 
 async def _wait_at_the_tail(topic: ScaleTopic, number: int, reader: RawReader) -> None:
-    """Ask for what comes after the last records, as a consumer does."""
+    """Fetch from the end of the last records on, as a consumer does."""
     numbers = [(number * _TAIL_PARTITIONS + each) % len(topic.digests) for each in range(_TAIL_PARTITIONS)]
     asked = [FetchPosition(TOPIC, each, RECORDS, topic_id=topic.topic_id) for each in numbers]
     # Otherwise all of them would ask in the same moment.

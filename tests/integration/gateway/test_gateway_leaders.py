@@ -1,4 +1,4 @@
-"""Leaders come and go while clients read through the gateway."""
+"""Leaders change while clients read through the gateway."""
 
 from __future__ import annotations
 

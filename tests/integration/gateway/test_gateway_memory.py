@@ -143,7 +143,7 @@ def test_a_client_over_its_quota_is_throttled_and_reads_everything(site: LiveSit
 
 
 def test_a_client_that_closes_its_half_and_reads_nothing_is_cut_off(site: LiveSite, sent: Sent) -> None:
-    """Its answers fill the buffers of all sockets; what the gateway reads of it no more cannot say that it is gone."""
+    """Its answers fill all sockets' buffers: the gateway stops reading, and cannot see that the client left."""
     impatient = elsewhere(site, {"gateway.connections.max.idle.ms": 1000})
     position = [FetchPosition(TOPIC, 0, 0, topic_id=sent.topic_id)]
 

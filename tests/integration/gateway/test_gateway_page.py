@@ -1,4 +1,4 @@
-"""Every command in a block of docs/gateway.md does what is said there, beside a real broker.
+"""Every command in a block of docs/gateway.md works as the page promises, beside a real broker.
 
 The commands that install the systemd unit and build the image are not on the page: they stand in the files in
 docs/gateway, since they need root, systemd and a container engine. tests/unit/test_gateway_files.py checks these files

@@ -1,4 +1,4 @@
-"""More golden logs than those that are committed, fresh from a broker, against all that reads, rebuilds and shows them.
+"""Golden logs fresh from a broker, beside the committed ones, against all code that reads, rebuilds and shows them.
 
 The broker's internal topics and files that it has open are shown as well.
 """

@@ -1,4 +1,4 @@
-"""What a crash left half done in a log's directory comes to the same end with us as with a broker.
+"""Files that a crash left half done in a log's directory are handled as a broker handles them.
 
 Each partition of one topic has something else planted; a broker starts on one copy of them all, we open another one.
 """

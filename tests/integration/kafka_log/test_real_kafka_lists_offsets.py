@@ -1,4 +1,4 @@
-"""Offsets by name and by time are those that a real broker's ListOffsets answers, at both isolation levels."""
+"""Offsets by name and by time equal a real broker's ListOffsets, at both isolation levels."""
 
 from __future__ import annotations
 

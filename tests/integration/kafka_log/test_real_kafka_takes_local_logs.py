@@ -61,7 +61,7 @@ def _records(number: int) -> list[Record]:
 
 @pytest.fixture(scope="module")
 def dumped(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
-    """What Kafka's DumpLogSegments says of each of our files."""
+    """The output of Kafka's DumpLogSegments for each of our files."""
     log_dir = tmp_path_factory.mktemp("dumped")
     _write_logs(log_dir, random_uuid())
     suffixes = {".log", ".index", ".timeindex", ".snapshot"}

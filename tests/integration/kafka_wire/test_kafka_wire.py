@@ -224,7 +224,7 @@ def test_offsets_of_a_tiered_topic_are_those_of_kafkas_tool(kafka_programs: Kafk
 
 
 def kafkas(kafka: RealKafka, spec: OffsetSpec) -> int:
-    """What GetOffsetShell says."""
+    """The output of GetOffsetShell."""
     options = ("--bootstrap-server", kafka.bootstrap_servers, "--topic", "tiered", "--time", str(int(spec)))
     said = kafka.tool(GET_OFFSETS, *options)
     found = re.search(r"^tiered:0:(-?\d+)$", said, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What was encrypted and compressed comes back as a broker wrote it, and Kafka's DumpLogSegments accepts it."""
+"""Encrypted and compressed segments are restored as a broker wrote them, and Kafka's DumpLogSegments accepts them."""
 
 from __future__ import annotations
 

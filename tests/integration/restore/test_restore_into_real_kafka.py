@@ -60,7 +60,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[RemoteLogFiles, d
 
 
 def _transactions(writer: LogDirectoryWriter) -> list[Record]:
-    """Write transactions that span segments, every other one aborted; return what is committed."""
+    """Write transactions that span segments, every other one aborted; return the committed records."""
     log = writer.create_log(
         "orders", TRANSACTIONS, writer.log("orders", 0).topic_id or "", LogConfig(segment_bytes=700)
     )

@@ -1,4 +1,4 @@
-"""Local retention beside a running broker: it deletes what is remote, verified and read, and nothing remote goes."""
+"""Local retention beside a running broker: it deletes remote, verified, consumed records, and no remote data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three brokers under load delete what is remote and read, while they are killed and partitions and leaders move."""
+"""Three brokers under load delete remote, consumed records, while they are killed and partitions and leaders move."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class SlowReader(Background):
 
 
 def ensure_the_rest_is_there(site: LiveCluster, topic: str, readers: Sequence[SlowReader]) -> None:
-    """See that no broker has deleted what is not remote, or what one of the groups has not read."""
+    """Check that no broker deleted a record that is not remote, or that a group has not read."""
     starts = site.log_starts(topic)
     # All only grow: a log start that was right stays below them.
     limits = [site.remote_ends(), *(dict(each.reached) for each in readers)]

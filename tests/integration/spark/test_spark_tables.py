@@ -19,7 +19,7 @@ from support.shown_secrets import holds, keys_as_text, process_list
 from support.tables import EXPECTED, example, export_orders
 from tiered_storage_airflow.embedded.java import java_home
 
-# All in the session that the first example starts as it is written: a start takes longer than everything else.
+# Run everything in the Spark session that the first example starts: starting another takes longer than all the tests.
 PROGRAM = """
 import json, runpy, sys
 from pyspark.sql import SparkSession

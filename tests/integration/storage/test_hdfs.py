@@ -1,4 +1,4 @@
-"""The ObjectClient of HDFS while DataNodes and NameNodes die, stand still, refuse or are full."""
+"""The ObjectClient of HDFS while DataNodes and NameNodes die, hang, refuse or are full."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def name_service(folder: Path, *addresses: str) -> Path:
 
 @pytest.fixture
 def dead_addresses() -> Iterator[list[str]]:
-    """Addresses of NameNodes: one that refuses, one that accepts and says nothing, one that does not even accept."""
+    """Addresses of NameNodes: one that refuses, one that accepts and never answers, one that never accepts."""
     (closed,) = free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         waiting = []

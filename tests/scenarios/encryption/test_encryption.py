@@ -1,4 +1,4 @@
-"""Encrypted and compressed segments go through everything that plain ones go through."""
+"""Encrypted and compressed segments pass every operation that plain segments pass."""
 
 from __future__ import annotations
 

@@ -87,11 +87,11 @@ def named(command: tuple[object, ...]) -> str:
 
 
 def keep_marks(_: RemoteLogFiles) -> None:
-    """Let the store say whose it is."""
+    """Keep the store's identity."""
 
 
 def lose_marks(files: RemoteLogFiles) -> None:
-    """Leave nothing in the store that says whose it is."""
+    """Remove the store's identity."""
     (files.store / STORE_IDENTITY).unlink()
     shutil.rmtree(files.store / STORE_GENERATION)
 

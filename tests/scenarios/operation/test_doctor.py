@@ -1,4 +1,4 @@
-"""A doctor is asked again and again while one thing after the other goes wrong, on a store of its own kind."""
+"""Run doctor repeatedly while one fault after the other appears, on each kind of store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor and every command say of a server or a database that is not as it should be."""
+"""Messages of doctor and every command about a faulty server or database."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def test_deleted_while_being_read(tmp_path: Path) -> None:
 
 
 def test_deleted_between_the_look_and_the_fetch(tmp_path: Path) -> None:
-    """What was seen a moment ago is gone when it is fetched: another look says why."""
+    """A segment in the snapshot is deleted before its fetch: another snapshot shows why."""
     with reading(tmp_path, topics={"orders": {**ENABLED}}) as site:
         assert site.reader.offsets(ORDERS_0, OffsetSpec.EARLIEST) == FoundOffset(0, -1, 0)
         delete_remote(site.remote_log, 10)

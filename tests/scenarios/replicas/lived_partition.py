@@ -148,7 +148,7 @@ class LivedPartition(RuleBasedStateMachine):
 
     @rule(expires=st.booleans())
     def clear_up_and_audit(self, expires: bool) -> None:
-        """Let leases and grace times end and delete what is due; then the audit must be clean."""
+        """Let leases and grace times end, delete all due segments, and require a clean audit."""
         self.retention()
         with unsynced(), self.open() as remote_log:
             for _ in range(2):

@@ -1,4 +1,4 @@
-"""What was asked for and not done ends with exit code 1 and a line that says what; nothing to do ends with 0."""
+"""A request that is not carried out gives exit code 1 and a line that names it; nothing to do gives 0."""
 
 from __future__ import annotations
 

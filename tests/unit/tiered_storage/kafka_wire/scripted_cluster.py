@@ -40,7 +40,7 @@ ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 UNREACHABLE = BrokerAddress("127.0.0.1", 1)
 RECORDS = b"records"
 NOT_ASKED = -(1 << 31)
-"""The bit field of operations that nobody asked for."""
+"""The bit field of operations that were not requested."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""No error shows what stands in a file that was named: it may be one of secrets, and logs are read by many."""
+"""No error shows the content of a named file: it may hold secrets, and many people read logs."""
 
 from __future__ import annotations
 

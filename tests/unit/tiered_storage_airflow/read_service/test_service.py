@@ -243,7 +243,7 @@ def test_a_store_that_hangs_holds_up_no_metadata(own_site: ReadServiceSite) -> N
 def test_users_without_rights_see_no_paths_hosts_or_topics(
     own_site: ReadServiceSite, error: errors.TieredStorageError, is_told: bool
 ) -> None:
-    """What is said of the metadata as a whole is for those alone who run the service."""
+    """Only operators of the service see messages about the metadata as a whole."""
     from unittest import mock
 
     from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager

@@ -1,4 +1,4 @@
-"""Answers that do not end as they should: clients that leave or stand still, and services that are full."""
+"""Answers that end early: clients that leave or hang, and services that are full."""
 
 from __future__ import annotations
 
@@ -402,7 +402,7 @@ def test_others_have_their_turn_after_a_few_parts_that_are_sent(own_site: ReadSe
 
 
 def test_requests_for_metadata_wait_for_few_requests_for_bytes(own_site: ReadServiceSite) -> None:
-    """All at once: to judge a login takes time of the loop in which nobody else is served."""
+    """All at once: checking a login blocks the event loop for every other client."""
     from airflow.api_fastapi.core_api.security import get_user
 
     judged: list[str] = []

@@ -1,4 +1,4 @@
-"""A decoder refuses what the plain one refuses, says why and where, and keeps to its limits."""
+"""A decoder refuses the input that the plain one refuses, reports why and where, and keeps to its limits."""
 
 from __future__ import annotations
 

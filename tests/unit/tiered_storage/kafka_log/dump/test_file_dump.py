@@ -1,4 +1,4 @@
-"""Any file is shown or named; golden files with any bytes changed are what is shown here."""
+"""Any file is dumped or reported; the inputs are golden files with changed bytes."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_dump_names_files_that_it_cannot_read(tmp_path: Path) -> None:
 
 @contextmanager
 def _without_roots_rights() -> Iterator[None]:
-    """Root may read everything: continue as nobody for a while."""
+    """Root may read everything: continue as the user nobody meanwhile."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)

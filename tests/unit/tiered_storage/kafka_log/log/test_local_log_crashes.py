@@ -1,4 +1,4 @@
-"""A process that is killed at any of its steps leaves a log that opens as one of those that it went between."""
+"""A process killed at any step leaves a log that opens in the state before or after that step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What LocalLog has brought to the disk when it says so: a crash of the machine takes all that was not synced."""
+"""LocalLog has synced the records that it reports as flushed: a crash of the machine loses all others."""
 
 from __future__ import annotations
 

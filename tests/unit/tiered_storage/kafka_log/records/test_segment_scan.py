@@ -1,4 +1,4 @@
-"""The table of a window of batches says what their headers say, whatever the windows cut."""
+"""The table of a window of batches equals their headers, wherever a window ends."""
 
 from __future__ import annotations
 

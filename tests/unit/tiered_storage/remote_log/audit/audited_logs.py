@@ -12,7 +12,7 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 
 DAYS = 10**10
-"""By so many ms the clock goes ahead of the objects' file times where they are to look old."""
+"""Milliseconds by which the clock is ahead of the objects' file times, to make them look old."""
 
 
 def later() -> ManualClock:

@@ -1,4 +1,4 @@
-"""An audit names gaps in what is copied, and offsets that are copied twice."""
+"""An audit names gaps between copied segments, and offsets that are copied twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of what is due a plan takes: by its window, its limit, and the lags of a topic."""
+"""How many due segments a plan takes: by its window, its limit, and the topic's lags."""
 
 from __future__ import annotations
 

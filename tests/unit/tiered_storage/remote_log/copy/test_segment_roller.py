@@ -194,7 +194,7 @@ class Watched(Leader):
 def test_a_worker_has_one_file_for_each_copy_under_way(
     work_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int, fails: bool, seed: int
 ) -> None:
-    """Copies last as long as chance says, so that threads leave partitions and come back; the tails are no segments."""
+    """Copies take random times, so that threads leave partitions and return; the tails are not rolled."""
     chance = Random(seed)  # noqa: S311 -- content, no secret
     leader = Watched([other_batch(at) for at in range(0, 400, 5)], work_folders)
     monkeypatch.setattr(ClusterClient, "by_properties", lambda *_: leader)

@@ -84,7 +84,7 @@ def test_ranges_tables_and_offsets_are_those_of_the_model(
 
 
 def assert_remote_tier_alone(reader: BlockingLogReader, model: ModelledLog, end: int) -> None:
-    """Without the local log nobody sees how a transaction ends whose marker was never copied."""
+    """Without the local log, the outcome of a transaction whose marker was never copied is unknown."""
     start = model.start
     if start > end:
         return

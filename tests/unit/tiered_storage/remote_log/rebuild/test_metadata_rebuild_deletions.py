@@ -1,4 +1,4 @@
-"""What was to go before the metadata were lost still goes afterwards, and nothing else does."""
+"""After a rebuild, exactly the segments that were marked before are deleted."""
 
 from __future__ import annotations
 

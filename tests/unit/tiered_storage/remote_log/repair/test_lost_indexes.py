@@ -1,4 +1,4 @@
-"""A remote segment that is nowhere else lost its indexes: a repair makes them again from its `.log`."""
+"""A remote segment without another copy lost its indexes: a repair rebuilds them from its `.log`."""
 
 from __future__ import annotations
 

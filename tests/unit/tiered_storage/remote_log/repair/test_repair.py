@@ -1,4 +1,4 @@
-"""The six kinds of anomaly, with the local segment there and gone; what a repair does, and what it leaves alone."""
+"""The six kinds of anomaly, with and without the local segment: what a repair does, and what it leaves."""
 
 from __future__ import annotations
 
@@ -413,7 +413,7 @@ def _mark(remote_log: RemoteLogManager, segment: RemoteLogSegmentMetadata) -> No
 
 
 def _add_twin(remote_log: RemoteLogManager, like: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-    """Let a second copy of the same local segment be made, as by two attempts that nobody fenced."""
+    """Make a second copy of the same local segment, as by two unfenced attempts."""
     [path] = [each.location for each in local_log(remote_log).segments if each.base_offset == like.start_offset]
     due = PlannedSegment(
         ORDERS_0, path, like.start_offset, like.end_offset, like.size, local_log(remote_log).leader_epochs

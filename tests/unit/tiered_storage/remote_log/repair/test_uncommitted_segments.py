@@ -1,4 +1,4 @@
-"""Whole copies that nobody finished, and whose offsets nothing else holds: a repair proves and finishes them."""
+"""Complete uncommitted copies whose offsets no other segment holds: a repair checks and commits them."""
 
 from __future__ import annotations
 

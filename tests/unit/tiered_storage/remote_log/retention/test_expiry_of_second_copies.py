@@ -1,4 +1,4 @@
-"""Of two copies of the same records the one that nobody reads expires, if the other is whole."""
+"""Of two copies of the same records, the copy that no reader uses expires if the other is whole."""
 
 from __future__ import annotations
 

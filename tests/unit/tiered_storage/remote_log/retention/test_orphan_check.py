@@ -55,7 +55,7 @@ def expire_twice(files: RemoteLogFiles) -> DeletionReport:
 
 @pytest.fixture
 def restored(tmp_path: Path) -> RemoteLogFiles:
-    """Metadata from a backup that was made while the copy ran which was committed then, and all that is local gone."""
+    """Metadata from a backup made while a copy ran that was committed later; its local segments are trimmed."""
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
         outcomes = carry_out(remote_log, begin(remote_log))

@@ -1,4 +1,4 @@
-"""A running cluster's brokers delete records: what is asked of them, and what their answers mean."""
+"""A running cluster's brokers delete records: our requests, and the meaning of their answers."""
 
 from __future__ import annotations
 

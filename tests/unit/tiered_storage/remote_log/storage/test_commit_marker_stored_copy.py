@@ -1,4 +1,4 @@
-"""What is certain of a copy that may be nobody's: its ids, its place, its bundle; and how many bytes its data are."""
+"""Checks of a copy that the metadata may not know: its ids, its name, its bundle, and the size of its data."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_a_second_export_touches_nothing(files: RemoteLogFiles) -> None:
 def test_files_are_the_same_whatever_segments_and_chunks_hold_the_records(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All is copied once more, in other chunks, beside what was copied before: no record comes twice."""
+    """Everything is copied again, in other chunks, beside the first copies: no record is exported twice."""
     export(files)
     before = files_in(interval_folder(files))
     shutil.rmtree(target(files))
@@ -166,7 +166,7 @@ def test_no_export_takes_the_place_of_one_with_more_partitions(tmp_path: Path) -
 
 
 def test_no_export_takes_the_place_of_one_with_more_records(files: RemoteLogFiles) -> None:
-    """The store was damaged since: nobody would find the records any more that are here."""
+    """The store was damaged since: only the export still has these records."""
     export(files)
     before = files_in(target(files))
     data = files.objects(".log")[1]

@@ -81,7 +81,7 @@ def rot(files: RemoteLogFiles, *first_offsets: int) -> None:
 
 
 def assert_refused(files: RemoteLogFiles, message: str, **changes: Any) -> None:
-    """Assert that an export says so, and leaves each file of the interval as it was."""
+    """Assert that an export is refused with this message, and leaves the interval's files unchanged."""
     before = files_in(folder(files))
     with pytest.raises(ConfigurationError, match=message):
         export(files, **changes)

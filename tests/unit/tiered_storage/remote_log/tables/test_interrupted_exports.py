@@ -42,7 +42,7 @@ CHANGES = ("put", "move", "create", "delete_many")
 
 
 def killed_at(monkeypatch: pytest.MonkeyPatch, step: int, *, after: bool) -> Callable[[], int]:
-    """Let the process die before or after its call of that number that changes anything where exports go."""
+    """Kill the process before or after its nth call that changes anything in the exports' folder."""
     calls = 0
 
     def dying(kept: Any) -> Any:
@@ -91,7 +91,7 @@ def test_an_export_that_is_killed_anywhere_is_made_whole_by_the_next(
 
 
 def assert_whole_or_not_said_to_be(files: RemoteLogFiles) -> None:
-    """What says that it is whole has every record, once."""
+    """An export that is marked complete has every record once."""
     if (interval_folder(files) / "_SUCCESS").exists():
         assert offsets(files) == list(range(3, 24))
 

@@ -1,4 +1,4 @@
-"""Entries of aborts stay through every rebuild if their transactions began in segments that are gone."""
+"""Every rebuild keeps the abort entries of transactions that began in deleted segments."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ PRODUCERS = st.sampled_from([20, 21, 22])
 def test_with_the_whole_old_index_the_new_one_is_the_same(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, int]], drawn: st.DataObject
 ) -> None:
-    """Whatever of the log is gone; and of an index that lost entries, no more is undone than these."""
+    """Whichever part of the log is deleted; an index that lost entries loses only those."""
     cut = drawn.draw(st.integers(1, len(events)))
     segment = LogSegment(cut, tmp_path_factory.mktemp("log"))
     batches = [

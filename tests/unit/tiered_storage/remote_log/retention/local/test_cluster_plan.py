@@ -1,4 +1,4 @@
-"""What local retention plans beside a running cluster, whose segments nobody sees."""
+"""Plans of local retention beside a running cluster, which shows no segments."""
 
 from __future__ import annotations
 

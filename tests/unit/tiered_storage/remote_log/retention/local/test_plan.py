@@ -1,4 +1,4 @@
-"""Which local segments a plan takes: past their limits, oldest first, and only what is safe without them."""
+"""Which local segments a plan takes: past their limits, oldest first, and only if no data are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which stores have a clock of their own, and what the machine says of its own clock."""
+"""Which stores have a clock of their own, and what the kernel reports of the machine's clock."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def failing(error_number: int, after: int = 0) -> Any:
 
 @pytest.fixture
 def forbidden(tmp_path: Path) -> Iterator[Path]:
-    """A directory that lets nobody write; root, whom nothing stops, continues as somebody else meanwhile."""
+    """A directory without write permission; root, which ignores permissions, continues as another user meanwhile."""
     tmp_path.chmod(0o500)
     user = os.geteuid()
     if user == 0:

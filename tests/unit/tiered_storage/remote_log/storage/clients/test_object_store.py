@@ -150,7 +150,7 @@ def test_a_bucket_that_is_missing_is_reported(s3_endpoint: S3Endpoint, call: str
 
 @contextmanager
 def moto_that_checks_credentials() -> Iterator[S3Endpoint]:
-    """A server that lets nobody in, as it knows no user; its bucket was made before."""
+    """A server without users, which refuses every login; its bucket exists already."""
     with moto_server() as endpoint:
         let_pass(endpoint, b"0")
         try:
