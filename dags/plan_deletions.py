@@ -34,7 +34,7 @@ WANTED = "{{ params.what in ('both', '%s') }}"
     doc_md=__doc__,
 )
 def plan_deletions() -> None:
-    # No form field feeds dry_run, so nobody can switch it off here.
+    # No form field feeds dry_run, so it cannot be switched off here.
     PlanLocalRetentionOperator(
         task_id="local_retention", wanted=WANTED % "local", max_segments=fields.MAX_SEGMENTS,
         topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,

@@ -1,6 +1,6 @@
 """Become spark-submit, and end with the task that started it: end_with_task.py PARENT_ID spark-submit ARGUMENTS...
 
-A program is not notified when its parent is killed (SIGKILL): Spark would still write objects that nobody commits.
+A program is not notified when its parent is killed (SIGKILL): Spark would still write objects that are never committed.
 Linux sends a signal to a program that requested it, and the request survives exec. SIGTERM lets Spark end its workers
 and remove its temporary files.
 """

@@ -54,7 +54,7 @@ def use_library(archives: list[str]) -> None:
 def _cache(archive: Path) -> Path:
     """Return a folder that only this user can write to: anybody else with access could run code in this process.
 
-    If somebody else created the machine's folder first, it is one beside the archive, which is removed with it.
+    If another user created the machine's folder first, the library is unpacked beside the archive, and removed with it.
     """
     shared = Path(tempfile.gettempdir()) / f"remote-log-{os.getuid()}"
     for cache in (shared, archive.parent / "remote-log"):

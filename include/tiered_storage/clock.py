@@ -19,7 +19,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class BootTime:
     """How long a machine has been running: `ms` since the start `boot_id`, suspended time included.
 
-    Nobody can set this clock. It stands still while a virtual machine is paused. `is_synchronised`: whether the kernel
+    This clock cannot be set. It stops while a virtual machine is paused. `is_synchronised`: whether the kernel
     reports that NTP synchronises the wall clock, which can be set.
     """
 

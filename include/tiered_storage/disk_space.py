@@ -64,7 +64,7 @@ class DiskReserve:
         """Release `size` bytes to the disk, or all of it."""
         self._is_spent = True
         with suppress(OSError):
-            # A link in its place leads to somebody else's file.
+            # A link in its place leads to a foreign file.
             left = 0 if size is None or self.path.is_symlink() else self.path.stat().st_size - size
             if left > 0:
                 os.truncate(self.path, left)

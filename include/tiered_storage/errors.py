@@ -56,7 +56,7 @@
         ├── OutdatedMetadataError      the metadata are not at the store's generation: a backup, or a copy
         └── StoreMismatchError         store and metadata do not carry one another's UUID
 
-`retriable`: whether the same call may succeed later although nobody changed anything.
+`retriable`: whether the same call may succeed later without any change.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class UnexpectedAppendOffsetError(AppendRefusedError):
 
 
 class DeletionRefusedError(TieredStorageError):
-    """Deletion is refused: somebody stopped all deletions, or has not allowed it there."""
+    """Deletion is refused: all deletions are stopped, or deletion is not allowed there."""
 
 
 class LineageContradictedError(TieredStorageError):

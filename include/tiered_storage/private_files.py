@@ -69,7 +69,7 @@ def wide(folder: Path) -> Iterator[Path]:
     with suppress(OSError):
         if not folder.stat().st_mode & _OF_OTHERS:
             return
-        # The rights of a link have no meaning, and its target belongs to somebody else.
+        # The rights of a link have no meaning, and its target is foreign.
         yield from (each for each in sorted(folder.iterdir()) if not each.is_symlink() and _is_wide(each))
         yield folder
 

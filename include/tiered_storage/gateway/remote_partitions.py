@@ -347,7 +347,7 @@ class RemotePartitions:
         return read
 
     def end(self, read: RemoteRead) -> None:
-        """End a read that nobody uses."""
+        """End an unused read."""
         task = asyncio.get_running_loop().create_task(read.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

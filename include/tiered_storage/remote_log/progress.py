@@ -78,7 +78,7 @@ class Amount:
 class TaskProgress:
     """An OnMoved that reports the progress of `what`, at most every `every_seconds`; `monotonic` is in seconds.
 
-    The work may exceed `amount`, if somebody adds to it meanwhile.
+    The work may exceed `amount` if work is added meanwhile.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ A right to delete that only the file gives holds until the first decision on the
 incarnation of the name (with its own topic id) begins without rights: neither a recreated topic nor rebuilt metadata
 bring back what was forbidden.
 
-A pattern enables the topics that match it, also those that come later, unless somebody decided on their name. What
+A pattern enables the topics that match it, also those that come later, unless a decision on their name exists. What
 cannot be tiered is left alone then, where a topic that was enabled by its name is an error.
 
 A topic's limits are ours if they are set here, for the topic or for all; else those of its brokers. One that brokers
@@ -57,7 +57,7 @@ def effective(
 
     `configs` are those of its brokers, where they are known, and `held` which of their earlier limits still count. If
     the brokers of a cluster do not show the topic, a limit that is not set here is no limit: nothing may be deleted for
-    a limit that nobody set. Whether it is tiered and what may be deleted comes only from decisions, never from a
+    a limit that is not set. Whether it is tiered and what may be deleted comes only from decisions, never from a
     property. Raises ConfigurationError if its properties are invalid, alone or with the defaults.
     """
     if topic is None:
@@ -354,7 +354,7 @@ def _started(
 
 
 def _is_kept_off(name: str, others: Sequence[Topic], settings: Settings) -> bool:
-    """Return whether somebody decided, by its name, that a topic is not tiered."""
+    """Return whether a decision on the topic's name excludes it from tiering."""
     if others:
         return not any(each.remote_storage_enable for each in others)
     given = settings.topics.get(name)
@@ -373,7 +373,7 @@ def withholds_rights(cluster_id: str, topic_id: str, name: str, topics: Topics, 
 
 
 def withhold_seeded_rights(topics: Topics, settings: Settings) -> None:
-    """Withhold the rights to delete that the settings file gives by name, also from topics nobody has seen yet.
+    """Withhold the rights to delete that the settings file gives by name, also from topics that were never seen.
 
     This records a placeholder incarnation of each such name; its ids are invalid on purpose.
     """

@@ -93,7 +93,7 @@ class RightsFile:
         self._stamp: _Stamp | None = None
         self._rights = NO_RIGHTS
         self.problem: str | None = None
-        """Why nobody has any rights, for the service's operators; None if the file is valid."""
+        """Why no user has any rights, for the service's operators; None if the file is valid."""
         if path is None:
             self._deny("read.service.rights.file names no file")
 

@@ -104,7 +104,7 @@ class BrokerCluster:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        # Their controllers need a majority to stop in order, and nobody uses their files any more.
+        # Their controllers need a majority to stop in order, and their files are no longer needed.
         self._kill_all()
 
     def kill(self, node: int) -> None:
@@ -176,7 +176,7 @@ class BrokerCluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that nobody listens at now."""
+    """Return ports of this machine on which no process listens now."""
     sockets = [socket.create_server((_HOST, 0)) for _ in range(count)]
     try:
         return [int(one.getsockname()[1]) for one in sockets]

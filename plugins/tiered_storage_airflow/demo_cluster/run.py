@@ -156,7 +156,7 @@ class ClusterDemo:
 
         def kills() -> bool:
             for process in members(started.services, started.mark):
-                # A copy may end between the look and the signal: the next one is killed then.
+                # A copy may end between the check and the signal: the next copy is killed then.
                 with suppress(psutil.NoSuchProcess):
                     if is_copying(process):
                         process.kill()

@@ -22,7 +22,7 @@ BY_A_FORM = frozenset(
         "remote.log.index.chunk.bytes",
     }
 )
-"""All settings that a form may set; a new setting is not among them until somebody adds it here."""
+"""All settings that a form may set; a new setting is refused until it is added here."""
 
 THROTTLE = "audit.worker.bytes.per.second"
 """The only one of them that protects others, so a form may only lower it."""

@@ -53,7 +53,7 @@ RESTORE_FORM = {
 }
 
 TOPIC_VARIABLE = "remote_log_export_topic"
-"""The Airflow Variable with the topic of scheduled runs: nobody fills in their form."""
+"""The Airflow Variable with the topic of scheduled runs, whose form is empty."""
 
 _EXPORTED_TOPIC = Param(
     "",

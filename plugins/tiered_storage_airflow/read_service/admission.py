@@ -102,7 +102,7 @@ class FairQueue:
     """Admits `most` waiters per turn of the event loop, first come, first served. For one event loop.
 
     While `short` calls are under way, turns begin at least `patience` seconds apart: short calls have priority, but
-    nobody waits for ever.
+    no caller waits for ever.
     """
 
     def __init__(self, most: int, short: ShortCalls, patience: float) -> None:

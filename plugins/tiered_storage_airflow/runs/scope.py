@@ -66,7 +66,7 @@ def ensure_may_read(remote_log: RemoteLogManager, context: Mapping[str, Any], to
     """Raise AirflowFailException unless the user who triggered the run may read the records of `topic`.
 
     The rights are those of read.service.rights.file that name the user: a task cannot know anybody's roles. Without
-    such a file no user may read. A run that nobody triggered, such as a scheduled one, acts for the owner of the DAG.
+    such a file no user may read. A run without a user, such as a scheduled run, acts for the owner of the DAG.
     A backfill can take over a run, with its own form, and Airflow keeps the name of the user who triggered the run
     first: such a run is refused if its form names the topic.
     """

@@ -88,7 +88,7 @@ def own_path(context: Mapping[str, Any], path: str | None) -> str:
     """Return `path`, where an earlier task of this run wrote a message.
 
     Raises AirflowFailException for a path of another run, whose plan had another form and may have been for a dry run.
-    Also raises it if there is no path: somebody cleared a task alone after an empty plan.
+    Also raises it if there is no path: a task alone was cleared after an empty plan.
     """
     if not path:
         raise AirflowFailException(

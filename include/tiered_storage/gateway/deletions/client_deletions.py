@@ -337,5 +337,5 @@ def _failed(each: Any, code: int) -> Any:
 
 
 def _code_of(error: TieredStorageError) -> int:
-    """Return a client's error: POLICY_VIOLATION is final, since somebody has forbidden the deletion."""
+    """Return a client's error: POLICY_VIOLATION is final, since a decision forbids the deletion."""
     return POLICY_VIOLATION if isinstance(error, DeletionRefusedError) else KAFKA_STORAGE_ERROR

@@ -1,7 +1,7 @@
 """Answers that describe the log: its topics, the one node that serves them, and how Remote Log has a topic.
 
-The gateway calls itself node 0, leader of every partition. It gives no leader epochs: nobody else can become leader, so
-there is nothing for a client to check.
+The gateway calls itself node 0, leader of every partition. It gives no leader epochs: no other node can become leader,
+so clients have nothing to check.
 
 Source: KIP-226, KIP-430, KIP-516, KIP-700, KIP-919.
 """

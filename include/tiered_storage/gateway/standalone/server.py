@@ -58,7 +58,7 @@ async def serve_standalone(settings: Settings, number: int, on_ready: Callable[[
 
 
 def _ensure_local(settings: Settings) -> None:
-    """Raise ConfigurationError if other machines could connect, and nobody logs in."""
+    """Raise ConfigurationError if other machines could connect without a login."""
     if settings.gateway_users_file is not None:
         return
     host = settings.gateway_listen_host or _THIS_MACHINE

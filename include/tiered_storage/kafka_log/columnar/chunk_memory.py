@@ -72,7 +72,7 @@ class Chunk:
 
 
 _ALONE = Chunk(0, np.empty(0, np.uint8), [], 0, np.empty(0, np.int64)).references
-"""The number of references to the memory of a chunk that nobody else holds.
+"""The number of references to the memory of a chunk without other holders.
 
 Not measured on a new chunk: a debugger may hold a reference for a while, and too high a number would let the decoder
 overwrite memory that is in use.

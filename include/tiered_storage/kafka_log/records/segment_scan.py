@@ -211,7 +211,7 @@ def iterate_mapped_segment(
 ) -> Iterator[tuple[memoryview, BatchTable]]:
     """Yield as iterate_segment, but each window is a mapped part of the file: no byte is copied.
 
-    Only for a file that nobody shortens meanwhile: to read past its new end would kill the process.
+    Only for a file that no process shortens meanwhile: reading past its new end would kill this process.
     """
     scanner = SegmentScanner(str(path), base_offset, start_position=start_position, verify_crc=verify_crc)
     with open_unbuffered(path) as file:

@@ -74,7 +74,7 @@ ALLOWED = frozenset(
         "ssl.sigalgs.list",
     }
 )
-"""A new property is refused until somebody adds it here."""
+"""A new property is refused until it is added here."""
 
 _RUN_OR_LOAD_CODE = frozenset(
     {

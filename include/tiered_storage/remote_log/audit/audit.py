@@ -117,7 +117,7 @@ class _Audit:
         segments: Sequence[RemoteLogSegmentMetadata],
         listed: Mapping[str, ListedObject],
     ) -> None:
-        """Report complete copies that nobody committed: the local log may be deleted before somebody commits them."""
+        """Report complete uncommitted copies: the local log may be deleted before they are committed."""
         waiting = sum(_is_unfinished(segment, self.young_from) and _is_there(segment, listed) for segment in segments)
         if waiting:
             self.tally.notices.append(

@@ -92,7 +92,7 @@ def plan_copy(
         if log.is_internal or not selection.scope.matches(topic, number):
             continue
         if isinstance(log, UnreadablePartition):
-            # If nobody requested the topic, this is worth a notice but no failure.
+            # If the topic was not requested, this is a notice and no failure.
             (unreadable if decisions.is_wanted(topic) else notices).append(Finding(log.partition, log.reason))
             continue
         try:

@@ -198,7 +198,7 @@ class _SizeBounds:
 
 
 def _size_bounds(log: PartitionLog, unsegmented: UnsegmentedLog, coverage: Coverage) -> _SizeBounds:
-    """Return the bounds by the size of the log on its leader's disk; the widest if nobody knows it."""
+    """Return the bounds by the size of the log on its leader's disk; the widest if it is unknown."""
     held = unsegmented.size_on_disk
     if held is None:
         return _SizeBounds(0, sys.maxsize)

@@ -53,7 +53,7 @@ class CopyPlan:
     """The segments that are due, and what was left out and why.
 
     `lineages` are to be stored, also for partitions with nothing due: a trimmed broker forgets them. `refused` are
-    partitions that must not be tiered although somebody requested it; `unreadable` ones could not be read; `alarms` are
+    partitions that must not be tiered although it was requested; `unreadable` ones could not be read; `alarms` are
     of what is copied, and whose records the brokers deleted before that, or may. All three make a run fail at its end,
     after everything else is done. `replacing` are ids of remote segments that a repair copies again: the plan
     treats them as missing.

@@ -199,7 +199,7 @@ def _rate_of_files(log: PartitionLog) -> float:
 
 def _in_a_month(name: str, shown: _Shown, topic: TopicSettings, replicas: int) -> TopicAdvice:
     rate = shown.bytes_a_ms
-    # A tail that nobody continues writing is copied from a running cluster, and not from files.
+    # A tail without further writes is copied from a running cluster, but not from files.
     present = shown.size if shown.segment_ms > 0 else shown.whole
     all_kept = list(_limits(rate, topic.retention_ms, topic.retention_bytes, present))
     stored = int(min(all_kept, default=present + rate * MONTH))

@@ -115,7 +115,7 @@ class JobFolder:
         return self.work.read(self.path("tasks", number), kind)
 
     def claim(self, number: int, first: str) -> bool:
-        """Return whether nobody began group `number` before.
+        """Return whether no worker began group `number` before.
 
         `first` is the id of its first piece of work: an earlier job may have used this folder.
         """

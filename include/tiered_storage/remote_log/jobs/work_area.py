@@ -28,7 +28,7 @@ MOST_REPORT_BYTES = 5_000_000
 """The maximum size of a report in bytes; a task's figures are far smaller."""
 
 _READS = 2
-"""How often a file is read again if its writer replaces it between the look at its size and the read."""
+"""How often a file is read again if its writer replaces it between the check of its size and the read."""
 
 
 def to_lines(messages: Iterable[Message], kind: type[Message]) -> bytes:

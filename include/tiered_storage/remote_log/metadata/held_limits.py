@@ -29,7 +29,7 @@ _SINCE: Final = ".lowered.since.ms"
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A limit that the brokers lowered: to which value, and since when (ms) a run that deletes knows of it."""
+    """A limit that the brokers lowered: its value, and when (ms) a run that deletes first saw it."""
 
     value: int
     since: int

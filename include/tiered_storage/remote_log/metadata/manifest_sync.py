@@ -188,7 +188,7 @@ def ensure_all_listed(
 ) -> None:
     """Raise RemoteObjectNotFoundError if an object of a finished segment of `partition` is not `listed`.
 
-    A store that somebody emptied must not lead to deletions: the local data may be all that is left. Call it under
+    A store that was emptied must not lead to deletions: the local data may be all that is left. Call it under
     the partition's lease, with a listing made under it.
     """
     listable = as_listable(storage)

@@ -264,7 +264,7 @@ class Leases(Protocol):
         ...
 
     def acquire_many(self, partitions: Iterable[TopicIdPartition], owner: str, duration_ms: int) -> GrantedLeases:
-        """Take every lease that `acquire` would, each partition once; those that somebody else holds are refused."""
+        """Take every lease that `acquire` would, each partition once; leases of another holder are refused."""
         ...
 
     def heartbeat(self, lease: Lease, duration_ms: int) -> Lease:
@@ -279,7 +279,7 @@ class Leases(Protocol):
         ...
 
     def check(self, lease: Lease) -> None:
-        """Raise LeaseLostError if another holder exists; an expired lease that nobody took is still valid."""
+        """Raise LeaseLostError if another holder exists; an expired lease that was not taken over is still valid."""
         ...
 
     def fencing_number(self, partition: TopicIdPartition) -> int:

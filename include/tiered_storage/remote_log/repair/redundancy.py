@@ -1,6 +1,6 @@
 """Check whether a damaged segment is redundant: others hold its offsets, and all their bytes are read back intact.
 
-Sizes, or an audit without findings, prove nothing about bytes that nobody read.
+Sizes, or an audit without findings, prove nothing about bytes that were not read.
 """
 
 from __future__ import annotations

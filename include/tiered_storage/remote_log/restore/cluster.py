@@ -2,7 +2,7 @@
 
 Key, value, headers, timestamp and partition number are kept; offsets are new, and recorded in a map once acknowledged.
 A run that resumes after a crash may find records in the target that the map lacks: it compares them with the next
-records in the store, and maps them instead of sending them again. So nobody else may write into the topic until
+records in the store, and maps them instead of sending them again. So no other producer may write into the topic until
 everything is restored.
 """
 

@@ -170,7 +170,7 @@ def _under_epoch(batches: memoryview, begins: NDArray[np.int64], leader_epoch: i
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write a file in a directory that nobody reads yet, durably."""
+    """Write a file durably, in a directory that is not in use yet."""
     with path.open("xb") as file:
         file.write(content)
         _sync(file)

@@ -57,7 +57,7 @@ class TargetTopic:
 class TargetCluster:
     """The cluster at `bootstrap_servers`; `properties` are librdkafka's, for connecting and security only.
 
-    Methods raise TargetClusterError. The client logs ten lines a second if nobody answers; only the last reason is
+    Methods raise TargetClusterError. The client logs ten lines a second if no broker answers; only the last reason is
     kept, for that error. `log_level` among the properties sends all of them to standard error again. Raises
     ConfigurationError for a property that client_properties.py does not allow.
     """

@@ -54,7 +54,7 @@ GROUP_PARTITIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class DeletionReport:
-    """The deleted remote segments, the failures, and the partitions held by somebody else.
+    """The deleted remote segments, the failures, and the partitions whose lease another run holds.
 
     `stopped` is why the run ended early: all deletions were stopped meanwhile.
     """

@@ -53,8 +53,8 @@ _LASTS_SECONDS: Final = 10.0
 class ClusterTrim:
     """The LocalTrim of brokers.
 
-    `leadership` asks who leads a partition now, None: nobody. `delete_records` deletes its records before an offset,
-    unless somebody else leads it by then, and returns the log start afterwards; it asks once.
+    `leadership` asks which broker leads a partition now (None: no broker). `delete_records` deletes its records before
+    an offset, unless another broker leads it by then, and returns the log start afterwards; it asks once.
     """
 
     leadership: Callable[[TopicPartition], Leadership | None]
@@ -237,7 +237,7 @@ def topics_without(right: Right, client: ClusterClient, topics: Collection[str])
 def _coordinators(metadata: ClusterMetadata) -> Mapping[int, Leadership]:
     """Return who leads each partition of the offsets topic, and thus lists its groups; empty if there is no such topic.
 
-    Raises SourceClusterError if nobody leads one of them.
+    Raises SourceClusterError if a partition has no leader.
     """
     found = metadata.topics.get(OFFSETS_TOPIC)
     if found is None or found.error_code == UNKNOWN_TOPIC_OR_PARTITION:

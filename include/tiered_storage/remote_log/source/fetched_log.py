@@ -53,7 +53,7 @@ _WAIT_SECONDS = 0.5
 class RollRange:
     """The offsets to roll segments from: `start_offset` inclusive, `end_offset` exclusive and stable.
 
-    The first batch may begin before `start_offset`, where somebody deleted records up to the middle of it.
+    The first batch may begin before `start_offset` if records up to its middle were deleted.
     With `closes_rest`, less than a whole segment at the end is closed too, however young it is.
     """
 
@@ -128,7 +128,7 @@ class FetchedLog:
         self._files.drop_spare()
 
     def why_changed(self, segment: LocalSegment) -> None:
-        """Return why the file of a `segment` changed since it was handed out: nobody else writes here."""
+        """Return None: no other process changes the file of a `segment` that was handed out."""
 
     def close(self) -> None:
         """Close the log; its files stay for the owner of the folder to remove."""

@@ -187,7 +187,7 @@ class LogDirectorySource:
 
     def _look(self, directory: LogDirectory, found: PartitionDirectory, compacted: frozenset[str]) -> PartitionLog:
         if found.path.is_symlink():
-            # A broker may hold the directory of the files, even if nobody holds the link's own directory.
+            # A broker may hold the directory of the files, even if the link's own directory is not held.
             ensure_unlocked(found.path.resolve().parent)
         from tiered_storage.kafka_log.producers.transaction_state import read_last_stable_offset
 

@@ -170,8 +170,8 @@ class LocalTrim(Protocol):
     ) -> int:
         """Remove `segments`, the oldest of `partition`, up to `new_local_start`; return where its log begins now.
 
-        `still_due` is called when nobody else can change the log any more, or right before its brokers are asked. It
-        returns where the log may begin now, at most `new_local_start`; if it raises, nothing is changed. Raises
+        `still_due` is called when no other process can change the log any more, or right before its brokers are asked.
+        It returns where the log may begin now, at most `new_local_start`; if it raises, nothing is changed. Raises
         LogDirectoryLockedError while a broker has the directory, InvalidLogDirectoryError if its files show that
         `segments` are not (or no longer) the oldest closed ones, and SourceClusterError if brokers refuse, which know
         nothing of `segments`. A second call does nothing.

@@ -67,7 +67,7 @@ class TableQuery:
 
 
 def ensure_some_rows(query: TableQuery) -> None:
-    """Raise ConfigurationError for an empty range or no partition, which nobody intends."""
+    """Raise ConfigurationError for an empty range or no partition, which must be a mistake."""
     rows = query.rows
     for what, first, end in (
         ("offsets", query.first_offset, query.end_offset),

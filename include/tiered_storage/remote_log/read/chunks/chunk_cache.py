@@ -99,7 +99,7 @@ class ChunkCache(Generic[Kept]):
             return shared
 
     def leave(self, shared: SharedFetch[Kept]) -> None:
-        """Stop waiting; withdraw a fetch that has not begun and that nobody else waits for."""
+        """Stop waiting; withdraw a fetch that has not begun and has no other waiter."""
         with self._lock:
             shared.waiting -= 1
             is_unwanted = shared.waiting == 0 and not shared.future.done()

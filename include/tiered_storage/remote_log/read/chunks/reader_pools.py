@@ -76,7 +76,7 @@ class ReaderPool:
         return future
 
     def withdraw(self, future: Future[Any]) -> bool:
-        """Withdraw a task that nobody waits for; return whether it was still in the queue."""
+        """Withdraw a task without waiters; return whether it was still in the queue."""
         with self._changed:
             for task in self._waiting:
                 if task[0] is future:
@@ -166,7 +166,7 @@ async def outcome_of(future: Future[Result], seconds: float | None = None) -> Re
         is_done = loop.create_future()
 
         def wake(_: Future[Result]) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 loop.call_soon_threadsafe(_set_done, is_done)
 
         future.add_done_callback(wake)

@@ -115,7 +115,7 @@ def plan_cluster_retention(
 
 
 def past_cluster_retention(log: PartitionLog, remote: RemoteSide, settings: TopicSettings, now: int) -> Amount:
-    """Return how much of `log` is past local retention at `now` (ms) and remote, whoever still reads it."""
+    """Return how much of `log` is past local retention at `now` (ms) and remote, even if a group still reads it."""
     due, _ = _due(log, remote, trusted_lineage(remote.state.lineage, log), settings, now)
     return Amount(len(due), sum(held.local.size for held in due))
 

@@ -61,7 +61,7 @@ class DeletionPermissions:
             raise DeletionRefusedError(stopped)
 
     def why_stopped(self) -> str | None:
-        """Return who stopped all deletions, when and why; None if nobody did."""
+        """Return who stopped all deletions, when and why; None if they are not stopped."""
         stop = self.safety.stopped()
         if stop is None:
             return None

@@ -4,7 +4,7 @@
 
 A JSON object: format_version (1), number, token (random), reason (in words), renewed_at (ms) and, for people, holder:
 the host and the file of the metadata. The one with the highest number holds. A renewal creates the object of the next
-number, which fails if somebody else did so first: that is a compare-and-swap on every store that can create an object
+number, which fails if another process did so first: that is a compare-and-swap on every store that can create an object
 exclusively. Afterwards it deletes the earlier ones, and checks whether its own is still the newest.
 
 Metadata keep number and token too (metadata/sql/generation.py). If theirs differ from the store's, they are a restored

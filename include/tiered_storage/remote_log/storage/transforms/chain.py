@@ -28,7 +28,7 @@ from tiered_storage.remote_log.storage.transforms.encoding import (
 from tiered_storage.remote_log.storage.transforms.zstd import compress, decompress, is_compressed_already
 
 CHUNK_BYTES = 1 << 20
-"""The size of a chunk if nobody says where chunks end."""
+"""The size of a chunk if the caller does not set the chunks' ends."""
 MIN_CHUNK_BYTES = 64 << 10
 """Chunks end only this far apart, so that heads and tags stay a small share of the object."""
 THREADS = 2

@@ -2,7 +2,7 @@
 
 A write transaction first takes an advisory lock of the store, so that one writes at a time, as in SQLite: no two can
 deadlock or contradict one another. Each of its statements sees everything that was committed before it. A read
-transaction sees one state of the database and waits for nobody.
+transaction sees one state of the database and never waits.
 
 A transaction that cannot begin because the server is away, or is just starting, waits for it as long as for the lock.
 A transaction whose connection is lost halfway is rolled back; the error is retriable.

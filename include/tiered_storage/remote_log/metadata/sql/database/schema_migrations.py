@@ -41,7 +41,7 @@ def bring_up_to_date(database: Database, version: str = SCHEMA_VERSION, revision
             )
         if found == version:
             return
-        # Within this transaction nobody else writes: the copy is of what is migrated.
+        # No other process writes during this transaction: the copy equals the migrated tables.
         kept = upgrade(connection, database.where, revisions, lambda: database.keep_copy(f"before-{version}"))
     message = "%s: migrated from schema version %s to %s; %s is a copy of the store from before"
     _log.warning(message, database.where, found, version, kept)
