@@ -1,4 +1,4 @@
-"""What doctor says of a bucket: who signs requests to it, and what it is not known to do."""
+"""Doctor's report on a bucket: the identity that signs requests, and features that the settings say it lacks."""
 
 from __future__ import annotations
 

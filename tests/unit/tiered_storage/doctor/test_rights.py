@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def site() -> Iterator[RemoteLogFiles]:
-    """A remote log that belongs to nobody in particular, in a folder that all may enter."""
+    """A remote log of an ordinary user, in a folder that all may enter."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         root.chmod(0o755)

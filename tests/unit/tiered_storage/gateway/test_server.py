@@ -18,14 +18,14 @@ HERE = "127.0.0.1"
 
 
 class NoRemoteLog:
-    """A remote log that nobody reads."""
+    """A remote log without readers."""
 
     def forget(self, _: object) -> None:
         """Let the reader forget a client."""
 
 
 def closed_port() -> int:
-    """A port that nobody listens at."""
+    """A port on which no process listens."""
     with socket.create_server((HERE, 0)) as free:
         return int(free.getsockname()[1])
 

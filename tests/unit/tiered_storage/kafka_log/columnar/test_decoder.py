@@ -1,4 +1,4 @@
-"""The rows of a decoder are those of the plain one, whole or in part, of every codec."""
+"""A decoder returns the rows of the plain one, whole or in part, for every codec."""
 
 from __future__ import annotations
 

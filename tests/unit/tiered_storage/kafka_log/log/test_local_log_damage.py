@@ -100,7 +100,7 @@ def test_a_failed_write_to_a_log_leaves_no_file_open(tmp_path: Path, monkeypatch
 
 
 def damaged(content: bytes, draw: st.DataObject) -> bytes | None:
-    """The content of a file after something has come over it; None: it is gone."""
+    """The damaged content of a file; None: the file is deleted."""
     kind = draw.draw(st.sampled_from(["cut", "changed", "replaced", "gone"]), label="damage")
     if kind == "cut":
         return content[: draw.draw(st.integers(0, len(content)))]

@@ -294,7 +294,7 @@ class LogAgainstBatches(RuleBasedStateMachine):
         assert found == expected
 
     def check_files(self) -> None:
-        """What stands beside each segment is what the log alone leads to."""
+        """The files beside each segment equal those rebuilt from the log alone."""
         start = self.log.segments[0].base_offset
         for segment in self.log.segments:
             rebuilt = rebuild_indexes(segment, index_interval_bytes=CONFIG.index_interval_bytes)

@@ -128,7 +128,7 @@ def test_gzip_of_several_members_is_read() -> None:
 def test_the_input_handed_to_gzip_grows_with_its_members_and_not_with_their_square(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It copies what comes after a member: all of the rest each time would be 5000 times the input."""
+    """The decompressor copies the input after a member: copying all of it each time would be 5000 times the input."""
     handed = 0
 
     class Member:

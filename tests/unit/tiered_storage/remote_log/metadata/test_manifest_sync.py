@@ -1,4 +1,4 @@
-"""The store keeps what the metadata say of partitions."""
+"""The store keeps the partitions' state of the metadata."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ STEPS = {(STARTED, FINISHED), (STARTED, DELETING), (FINISHED, DELETING), (DELETI
 
 @cache
 def empty_store() -> tempfile.TemporaryDirectory[str]:
-    """Return the directory of a store that nobody writes to: to copy it is faster than to make one."""
+    """Return the directory of a store that is never written: copying it is faster than creating one."""
     directory = tempfile.TemporaryDirectory()
     sqlite_store(Path(directory.name), ManualClock()).close()
     return directory

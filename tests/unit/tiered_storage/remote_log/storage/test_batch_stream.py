@@ -1,4 +1,4 @@
-"""A segment as a stream: its bytes and batches, or an error that shows what is wrong with them."""
+"""A segment as a stream: its bytes and batches, or an error that describes their fault."""
 
 from __future__ import annotations
 

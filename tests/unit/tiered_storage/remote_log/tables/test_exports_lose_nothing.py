@@ -1,4 +1,4 @@
-"""Exports of an interval that has gained records since: what it lost meanwhile must not go with the gain."""
+"""Exports of an interval that gained records since: new records must not hide lost ones."""
 
 from __future__ import annotations
 

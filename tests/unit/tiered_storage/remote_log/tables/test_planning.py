@@ -285,7 +285,7 @@ def test_a_segment_without_its_manifest_has_no_known_times(
 
 
 def test_decided_offsets_may_pass_an_interval_whose_end_is_undecided(tmp_path: Path) -> None:
-    """Where transactions follow one another without a break, what is copied always ends within some."""
+    """If transactions overlap without a break, the copied offsets always end inside some."""
     steps: list[Step] = [Sent([0]), ROLL, Sent([50_000]), ROLL, Sent([90_000], producer=1), ROLL, Ended(1, COMMIT)]
     files, _ = a_copied_topic(tmp_path, steps)
     with unsynced(), files.open() as remote_log:
