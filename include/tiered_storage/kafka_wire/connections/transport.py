@@ -3,8 +3,8 @@
 A time-out of a socket begins again with every byte, so a broker that trickles would hold its caller for ever. Here each
 call waits only for what is left of its deadline.
 
-Blocking, not asyncio: a copy waits for one answer at a time, and asyncio took a third more CPU for each GB
-(docs/kafka-client.md).
+Blocking, not asyncio: a copy waits for one answer at a time, and asyncio took more CPU for each GB fetched (0.28 to
+0.33 s, blocking sockets 0.23 to 0.25 s).
 """
 
 from __future__ import annotations
