@@ -50,6 +50,7 @@
         ├── MetadataUnavailableError   locked or out of reach, for a while
         ├── MetadataMissingError       the metadata store is missing, or belongs to another object store
         ├── MetadataCorruptError       the metadata store is damaged, or of a later version
+        ├── MalformedMetadataRecordError   a record of the metadata topic that Kafka cannot have written
         ├── InvalidTransitionError     an invalid state change
         ├── LeaseHeldError             another owner works on the partition
         ├── LeaseLostError             another owner took over the lease: this attempt must stop
@@ -367,6 +368,18 @@ class MetadataMissingError(RemoteMetadataError):
 
 class MetadataCorruptError(RemoteMetadataError):
     """The metadata store is damaged, or was written by a later version."""
+
+
+class MalformedMetadataRecordError(RemoteMetadataError):
+    """The value of a record of the metadata topic breaks its format, at `position` (bytes from the value's start)."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(position, reason)
+        self.position = position
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the metadata record's value is malformed at byte {self.position}: {self.reason}"
 
 
 class InvalidTransitionError(RemoteMetadataError):
