@@ -27,6 +27,7 @@ from tiered_storage.clock import as_date
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.progress import unreported
 from tiered_storage.remote_log.restore.request import parse_time
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.settings.settings import load_settings
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ def audit(
         selection = selected(topics, partitions)
         on_moved = said("read", remote_log.checks.to_read(selection), output) if deep else unreported
         report = remote_log.checks.audit(selection, deep=deep, on_moved=on_moved)
+        is_ours = as_listable(remote_log.context.storage) is not None
     title = (
         f"{report.segments:,} segments, {report.objects:,} objects, {show_size(report.size)}: "
         f"{report.anomaly_count} anomalies{f', {report.unread} segments or documents unread' if report.unread else ''}"
@@ -181,7 +183,7 @@ def audit(
         segments=report.segments, objects=report.objects, bytes=report.size, notices=list(report.notices),
     )  # fmt: skip
     show_notices(report, output)
-    if report.anomalies:
+    if report.anomalies and is_ours:
         depth = " --deep" if deep else ""
         output.say(f"note: 'tiered-storage repair{depth} --dry-run' shows what can be repaired")
     if report.anomalies or report.unread or report.unseen:

@@ -18,6 +18,7 @@ __all__ = [
     "metadata",
     "metrics",
     "model",
+    "native",
     "progress",
     "read",
     "rebuild",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -279,6 +279,12 @@ class RemoteLogContext:
     def safety(self) -> Safety:
         """The stop of deletions, audit results and failed deletions; each decision renews the generation."""
         return GuardedSafety(self.store.safety, self.guard)
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What the metadata store reports of its content, such as records of a topic that it refused."""
+        found: Sequence[str] = getattr(self.store, "notices", ())
+        return found
 
     @property
     def guard(self) -> GenerationGuard:

@@ -81,6 +81,8 @@ def opened(
     with RemoteLogManager.open(
         settings, wall_clock, options, create=create, only_looks=only_looks, outdated=outdated
     ) as remote_log:
+        for notice in remote_log.context.notices:
+            output.say(f"note: {notice}")
         yield remote_log
 
 

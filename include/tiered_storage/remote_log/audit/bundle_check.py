@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -56,10 +56,12 @@ class BundleChecks:
         self._checks: list[Check] = [_EpochCheck(segment)]
         self.errors: list[CorruptLogError] = []
 
-    def open(self, source: str, contents: Mapping[IndexKind, bytes]) -> None:
-        """Also check the batches against `contents`, the bundle at `source`."""
+    def open(
+        self, source: str, contents: Mapping[IndexKind, bytes], required: Collection[IndexKind] = REQUIRED
+    ) -> None:
+        """Also check the batches against `contents`, the bundle at `source`, which must have all that is `required`."""
         base = self._segment.start_offset
-        for kind in REQUIRED:
+        for kind in required:
             if kind not in contents:
                 self.errors.append(CorruptIndexError(source, 0, f"the bundle has no index {kind.name}"))
         if {kind for kind in REQUIRED if kind.name.startswith("REMOTE")} <= contents.keys():

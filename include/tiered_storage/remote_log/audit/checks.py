@@ -14,6 +14,7 @@ from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, Tie
 from tiered_storage.remote_log.audit.audit import DeepCheck, audit_remote_log
 from tiered_storage.remote_log.audit.deep_audit import audit_segment
 from tiered_storage.remote_log.audit.job import AuditJob, with_outcomes
+from tiered_storage.remote_log.audit.native_audit import audit_native_tier
 from tiered_storage.remote_log.audit.offsets import LocalLogs
 from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, AuditReport, TopicFindings
 from tiered_storage.remote_log.context import RemoteLogContext
@@ -21,6 +22,7 @@ from tiered_storage.remote_log.jobs.throttle import RateLimit, ReportingLimit, a
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.safety import AuditResult, Safety
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.native.read_only_storage import NativeRemoteStorage
 from tiered_storage.remote_log.progress import Amount, OnMoved, unreported
 from tiered_storage.remote_log.retention.permission.deletion_permissions import store_audit_result
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
@@ -47,6 +49,12 @@ class RemoteLogChecks:
         """
         if nothing := self.context.why_nothing_matches(selection):
             raise ConfigurationError(nothing)
+        storage = self.context.storage
+        if isinstance(storage, NativeRemoteStorage):
+            # Kafka's own remote tier: no deletion of ours asks for a result.
+            return audit_native_tier(
+                self.context, storage, selection, ReportingLimit(self.limit(), on_moved) if deep else None, on_moved
+            )
         lacking = tuple(self._lacking())
         report = audit_remote_log(
             self.context,

@@ -47,8 +47,10 @@ class RemoteIndexBuilder:
     A chunk ends with the batch that brings it to `chunk_bytes` or more; the last one may be smaller.
     """
 
-    def __init__(self, metadata: RemoteLogSegmentMetadata, chunk_bytes: int = CHUNK_BYTES) -> None:
-        """Build for the segment of `metadata`, whose chunks are parts of its data object.
+    def __init__(
+        self, metadata: RemoteLogSegmentMetadata, chunk_bytes: int = CHUNK_BYTES, *, object_name: str | None = None
+    ) -> None:
+        """Build for the segment of `metadata`, whose chunks are parts of its data object, or of `object_name`.
 
         Raises ConfigurationError if `chunk_bytes` is not between 1 and 64 MiB, or the ids make no object's name.
         """
@@ -56,7 +58,7 @@ class RemoteIndexBuilder:
             raise ConfigurationError(f"chunks of {chunk_bytes} bytes: choose from 1 to {MAX_CHUNK_BYTES}")
         self._metadata = metadata
         self._chunk_bytes = chunk_bytes
-        self._object_name = segment_object_names(metadata.segment_id, metadata.start_offset).data
+        self._object_name = object_name or segment_object_names(metadata.segment_id, metadata.start_offset).data
         self._closed: list[RemoteLogIndexEntry] = []
         self._ends: list[int] = []
         self._open: RemoteLogIndexEntry | None = None

@@ -8,6 +8,7 @@ for brokers asked by Kafka's protocol, with `leader_files` and `leader_log` also
 
 __all__ = [
     "cluster_trim",
+    "fetch_source",
     "fetched_log",
     "leader_files",
     "leader_log",

@@ -49,9 +49,9 @@ class BatchStream:
     It holds at most one incomplete batch, and copies only a batch that spans two pieces.
     """
 
-    def __init__(self, source: str, base_offset: int, size: int) -> None:
-        """Scan the segment `source`, whose lowest offset is `base_offset`."""
-        self._scanner = SegmentScanner(source, base_offset)
+    def __init__(self, source: str, base_offset: int, size: int, *, verify_crc: bool = True) -> None:
+        """Scan the segment `source`, whose lowest offset is `base_offset`; without `verify_crc` only the headers."""
+        self._scanner = SegmentScanner(source, base_offset, verify_crc=verify_crc)
         self._unseen = size
         self._cut = bytearray()
 

@@ -4,4 +4,4 @@
 `zstd` and `aes_gcm`. `key_ring` has the keys that wrap each segment's own key, in files or in AWS KMS.
 """
 
-__all__ = ["aes_gcm", "aws_kms", "chain", "encoding", "key_ring"]
+__all__ = ["aes_gcm", "aws_kms", "chain", "encoding", "key_ring", "zstd"]

@@ -1,0 +1,172 @@
+"""The audit of a cluster that tiers by itself: compare the objects of Kafka's remote tier with its metadata.
+
+Quick: every object of a finished segment is there, those of a known size with that size, there are no others, and no
+offset is missing or held twice. Deep: every byte is also read, each batch's checksum, offsets and leader epochs are
+checked, and Kafka's indexes are compared with the batches. Brokers go on copying and deleting meanwhile, so whatever
+looks wrong is checked a second time. The names of all objects are held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tiered_storage.errors import (
+    CorruptLogError,
+    EncryptionKeyError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+)
+from tiered_storage.remote_log.audit.bundle_check import BundleChecks
+from tiered_storage.remote_log.audit.offsets import offset_anomalies
+from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, AuditReport, AuditTally, kind_of
+from tiered_storage.remote_log.context import RemoteLogContext
+from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.jobs.throttle import RateLimit
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.native.read_only_storage import NativeRemoteStorage
+from tiered_storage.remote_log.native.segment_files import FoundObject
+from tiered_storage.remote_log.progress import OnMoved
+from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.storage.batch_stream import BatchStream
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+
+KAFKAS_REQUIRED = (IndexKind.OFFSET, IndexKind.TIMESTAMP, IndexKind.LEADER_EPOCH)
+"""Kafka writes these with each segment; a producer snapshot and a transaction index may be absent."""
+
+
+def audit_native_tier(
+    context: RemoteLogContext,
+    storage: NativeRemoteStorage,
+    selection: Selection,
+    limit: RateLimit | None,
+    on_moved: OnMoved,
+) -> AuditReport:
+    """Audit the selected partitions; within `limit` read all bytes too (None: a quick audit).
+
+    An unreferenced object counts once it is older than remote.log.orphan.grace.ms. `on_moved` is called with the bytes
+    read, and with each finished segment. Raises errors of store and metadata that are not specific to a segment.
+    """
+    now = context.clock()
+    tally = AuditTally.begun_at(now)
+    tally.notices.extend(context.notices)
+    # The store first: the metadata of everything seen there were written before it.
+    listed = {found.name: found for found in storage.files.list_objects() if _is_selected(found, selection)}
+    partitions = [one for one in context.segments.list_partitions() if selection.matches(one.topic, one.partition)]
+    audit = _Audit(context, storage, tally, listed, limit, on_moved)
+    known_ids: set[str] = set()
+    for partition in partitions:
+        known_ids |= audit.look_at(partition)
+    audit.look_for_unreferenced(known_ids, now - context.settings.remote_log_orphan_grace_ms)
+    return tally.report()
+
+
+@dataclass(frozen=True, slots=True)
+class _Audit:
+    context: RemoteLogContext
+    storage: NativeRemoteStorage
+    tally: AuditTally
+    listed: dict[str, FoundObject]
+    limit: RateLimit | None
+    on_moved: OnMoved
+
+    def look_at(self, partition: TopicIdPartition) -> set[str]:
+        """Audit one partition; return the ids of its segments in every state."""
+        segments = list(self.context.segments.list_remote_log_segments(partition))
+        self.tally.looked_at(partition)
+        visible = finished(segments)
+        self.tally.segments += len(visible)
+        self.tally.size += sum(segment.size for segment in visible)
+        for segment in visible:
+            found = self._anomalies(segment)
+            if found and self._is_still_finished(segment):
+                self.tally.add(found)
+        state = self.context.segments.partition_state(partition)
+        self.tally.add(offset_anomalies(partition, segments, state, None))
+        return {segment.segment_id.id for segment in segments}
+
+    def look_for_unreferenced(self, known_ids: set[str], young_from: int) -> None:
+        """Report the objects of no known segment that are older than `young_from` (ms)."""
+        self.tally.objects += len(self.listed)
+        suspicious = [found for found in self.listed.values() if found.segment_id not in known_ids]
+        old = [found for found in suspicious if found.last_modified < young_from]
+        self.tally.young += len(suspicious) - len(old)
+        for found in old:
+            try:
+                self.storage.files.object_size(found.name)
+            except RemoteObjectNotFoundError:
+                continue  # deleted since the listing
+            why = (
+                "it does not have the name of a segment's object: another program put it here"
+                if found.segment_id is None
+                else "no metadata have its segment: a copy or a deletion of a broker has left it"
+            )
+            self.tally.add([Anomaly(AnomalyKind.UNREFERENCED_OBJECT, found.name, f"{found.size} bytes, {why}")])
+
+    def _anomalies(self, segment: RemoteLogSegmentMetadata) -> Sequence[Anomaly]:
+        try:
+            wrong = list(self._wrong_objects(segment))
+            if wrong or self.limit is None:
+                return wrong
+            found = [Anomaly.of_segment(kind, segment, why) for kind, why in self._wrong_bytes(segment, self.limit)]
+        except EncryptionKeyError as error:
+            return [Anomaly.of_segment(AnomalyKind.MISSING_KEY, segment, str(error))]
+        except (RemoteObjectNotFoundError, RemoteObjectCorruptError) as error:
+            return [Anomaly.of_segment(kind_of(error), segment, str(error))]
+        except RemoteStorageError as error:
+            self.tally.could_not_read(segment, str(error))
+            return []
+        self.on_moved(0, 1)
+        return found
+
+    def _wrong_objects(self, segment: RemoteLogSegmentMetadata) -> Iterator[Anomaly]:
+        files = self.storage.files
+        for name, size in files.expected_objects(segment).items():
+            there = self.listed.get(name)
+            if there is not None and size in {None, there.size}:
+                continue
+            try:
+                now = files.object_size(name)
+            except RemoteObjectNotFoundError:
+                yield Anomaly.of_segment(AnomalyKind.MISSING_OBJECT, segment, "there is no such object", name)
+                continue
+            if size not in {None, now}:
+                yield Anomaly.of_segment(AnomalyKind.WRONG_SIZE, segment, f"has {now} bytes, not {size}", name)
+
+    def _wrong_bytes(self, segment: RemoteLogSegmentMetadata, limit: RateLimit) -> Iterator[tuple[AnomalyKind, str]]:
+        name = f"{self.storage.files.root}/{self.storage.files.log_name(segment)}"
+        checks = BundleChecks(segment)
+        checks.open(name, self._indexes(segment), KAFKAS_REQUIRED)
+        stream = BatchStream(name, segment.start_offset, segment.size)
+        try:
+            for piece in self.storage.files.read_log(segment, 0, segment.size):
+                limit.spend(len(piece))
+                for table in stream.feed(piece):
+                    checks.feed(table)
+            stream.finish()
+            checks.finish()
+        except CorruptLogError as error:
+            yield AnomalyKind.WRONG_CHECKSUM, str(error)
+        for disagreement in checks.errors:
+            yield AnomalyKind.WRONG_CHECKSUM, str(disagreement)
+
+    def _indexes(self, segment: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
+        optional = (IndexKind.PRODUCER_SNAPSHOT, IndexKind.TRANSACTION)
+        contents = {kind: self.storage.fetch_index(segment, kind) for kind in KAFKAS_REQUIRED}
+        for kind in optional:
+            try:
+                contents[kind] = self.storage.fetch_index(segment, kind)
+            except RemoteObjectNotFoundError:
+                continue
+        return contents
+
+    def _is_still_finished(self, segment: RemoteLogSegmentMetadata) -> bool:
+        known = self.context.segments.segment_by_id(segment.segment_id)
+        return known is not None and known.state is SegmentState.COPY_SEGMENT_FINISHED
+
+
+def _is_selected(found: FoundObject, selection: Selection) -> bool:
+    if found.topic is None or found.partition is None:
+        return not selection.is_narrowed
+    return selection.matches(found.topic, found.partition)

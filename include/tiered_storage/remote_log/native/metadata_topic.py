@@ -1,0 +1,197 @@
+"""Read the topic __remote_log_metadata: from running brokers, or from the log directory of a stopped one.
+
+Every read goes on where the one before it ended, so that a long-running reader sees what brokers add. Nothing is
+written, and no group is joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiered_storage.errors import CorruptRecordError, MetadataMissingError, SourceClusterError
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
+from tiered_storage.kafka_log.records.batch_header import read_batch_header
+from tiered_storage.kafka_log.records.record_batch import iterate_records
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionError
+from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchLimits, FetchPosition
+from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.kafka_wire.partition_requests import OffsetSpec
+from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.partition_log import NamedPartition, SegmentLocation
+from tiered_storage.remote_log.source.segment_source import SegmentSource
+
+TOPIC = "__remote_log_metadata"
+_ANSWER_BYTES = 8 << 20
+_LARGEST_ANSWER = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRecordValue:
+    """The value of one record of the topic, and its place; `value` is None for a tombstone.
+
+    `broken` is why the rest of its batch could not be read, from this offset on; then there is no value.
+    """
+
+    partition: int
+    offset: int
+    value: bytes | None
+    broken: str | None = None
+
+
+class MetadataTopic(Protocol):
+    """Reads the topic's records. For one thread at a time."""
+
+    @property
+    def where(self) -> str:
+        """The topic's place, for messages."""
+        ...
+
+    def read(self, positions: Mapping[int, int]) -> Iterator[MetadataRecordValue]:
+        """Yield the records that the topic has now, of each partition in log order.
+
+        `positions` has the offset of each partition where to begin; one that it lacks begins with its first record.
+        Raises SourceClusterError, MetadataMissingError if there is no such topic, and OSError.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close connections; repeated calls are harmless."""
+        ...
+
+
+class BrokersMetadataTopic:
+    """See MetadataTopic; `client` asks the brokers, and `close` closes it."""
+
+    def __init__(self, client: ClusterClient, topic: str = TOPIC) -> None:
+        """Ask nothing yet."""
+        self._client, self._topic = client, topic
+        self._buffer = FetchBuffer(_LARGEST_ANSWER)
+
+    @property
+    def where(self) -> str:
+        """See MetadataTopic."""
+        return f"{self._topic} at {','.join(map(str, self._client.settings.bootstrap))}"
+
+    def read(self, positions: Mapping[int, int]) -> Iterator[MetadataRecordValue]:
+        """See MetadataTopic."""
+        starts, ends = self._ranges(positions)
+        waiting = [number for number in starts if starts[number] < ends[number]]
+        while waiting:
+            wanted = [FetchPosition(self._topic, number, starts[number], _ANSWER_BYTES) for number in waiting]
+            answer = self._client.fetch(wanted, self._buffer, FetchLimits(max_bytes=_ANSWER_BYTES))
+            for found in answer.partitions:
+                if found.error is not None:
+                    raise found.error.as_exception()
+                at = starts[found.partition]
+                for record in _records(found.records, self._topic, found.partition, at):
+                    at = max(at, record.offset + 1)
+                    if record.value is not None or record.broken is not None:
+                        yield record
+                if at == starts[found.partition]:
+                    # A batch that can never be read must not be asked for again and again.
+                    raise SourceClusterError(f"{self.where}: partition {found.partition} has no whole batch at {at}")
+                starts[found.partition] = at
+            waiting = [number for number in waiting if starts[number] < ends[number]]
+            waiting = [*waiting[1:], *waiting[:1]]
+
+    def close(self) -> None:
+        """See MetadataTopic."""
+        self._client.close()
+
+    def _ranges(self, positions: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+        """Return where each partition's read begins, and where it ends (exclusive)."""
+        found = self._client.metadata([self._topic]).topics.get(self._topic)
+        if found is None or found.error_code != NONE or not found.partitions:
+            raise MetadataMissingError(
+                f"{self.where}: there is no such topic: a cluster that tiers by itself has one; correct "
+                "rlmm.config.url, or let the login describe it"
+            )
+        every = [TopicPartition(self._topic, number) for number in sorted(found.partitions)]
+        firsts, ends = (
+            {each.partition: self._offset(each, answer) for each, answer in self._client.list_offsets(asked).items()}
+            for asked in (
+                dict.fromkeys(every, int(OffsetSpec.EARLIEST)),
+                dict.fromkeys(every, int(OffsetSpec.LATEST)),
+            )
+        )
+        return {number: max(first, positions.get(number, first)) for number, first in firsts.items()}, ends
+
+    @staticmethod
+    def _offset(_: TopicPartition, answer: object) -> int:
+        if isinstance(answer, PartitionError):
+            raise answer.as_exception()
+        return int(getattr(answer, "offset"))  # noqa: B009 -- of a ListedOffset
+
+
+class DirectoryMetadataTopic:
+    """See MetadataTopic; `source` is the log directory of a stopped broker, or a copy of it."""
+
+    def __init__(self, source: SegmentSource, place: str, topic: str = TOPIC) -> None:
+        """Look at nothing yet; messages name `place`."""
+        self._source, self._place, self._topic = source, place, topic
+
+    @property
+    def where(self) -> str:
+        """See MetadataTopic."""
+        return f"{self._topic} in {self._place}"
+
+    def read(self, positions: Mapping[int, int]) -> Iterator[MetadataRecordValue]:
+        """See MetadataTopic."""
+        found = [
+            each.topic_id_partition
+            for each in self._source.names()
+            if isinstance(each, NamedPartition) and each.topic_id_partition.topic == self._topic
+        ]
+        if not found:
+            raise MetadataMissingError(
+                f"{self.where}: there is no such topic: name the log directory of a broker that had it in "
+                "rlmm.config.url"
+            )
+        for partition in sorted(found):
+            log = self._source.partition(partition)
+            at = positions.get(partition.partition, 0)
+            for segment in () if log is None else log.segments:
+                if segment.end_offset is None or segment.end_offset >= at:
+                    yield from self._of_segment(segment.location, partition.partition, at)
+
+    def close(self) -> None:
+        """See MetadataTopic."""
+        self._source.close()
+
+    def _of_segment(self, location: SegmentLocation, number: int, start_offset: int) -> Iterator[MetadataRecordValue]:
+        """Yield the records of a segment from `start_offset` on, up to the first batch whose header is broken."""
+        reached = start_offset
+        try:
+            for window, _ in open_segment(location).windows(verify_crc=False):
+                for record in _records(window, self._topic, number, start_offset):
+                    reached = max(reached, record.offset + 1)
+                    if record.value is not None or record.broken is not None:
+                        yield record
+        except CorruptRecordError as error:
+            yield MetadataRecordValue(number, reached, None, str(error))
+
+
+def _records(window: memoryview, topic: str, number: int, start_offset: int) -> Iterator[MetadataRecordValue]:
+    """Yield the records of the whole batches in `window` from `start_offset` on.
+
+    After those of each batch comes one without a value, at its last offset: a batch of control records has no others.
+    Raises CorruptRecordError for a broken header; a batch whose records are broken yields one with the reason.
+    """
+    source, position = f"{topic}-{number}", 0
+    while len(window) - position >= BATCH_OVERHEAD:
+        header = read_batch_header(window[position : position + BATCH_OVERHEAD], source=source)
+        end = position + header.size
+        if end > len(window):
+            return
+        try:
+            if not header.is_control and header.last_offset >= start_offset:
+                for record in iterate_records(window[position:end], source=source):
+                    if record.offset >= start_offset:
+                        yield MetadataRecordValue(number, record.offset, record.value)
+        except CorruptRecordError as error:
+            yield MetadataRecordValue(number, max(header.base_offset, start_offset), None, str(error))
+        yield MetadataRecordValue(number, header.last_offset, None)
+        position = end

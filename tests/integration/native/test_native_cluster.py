@@ -1,0 +1,231 @@
+"""A broker that tiers by itself, with LocalTieredStorage: read, looked up, tabled, restored and audited in place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import chdir
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import confluent_kafka
+import pytest
+
+from servers.kafka_programs import KafkaPrograms
+from servers.real_kafka import RealKafka
+from servers.tiering_kafka import TIERED, local_tiering_kafka
+from support.command_line import CommandResult, run_on
+from support.kafka_clients import Isolation as ClientIsolation
+from support.native_tier import NATIVE
+from support.records import varied_records
+from support.remote_logs import RemoteLogFiles, flip_bit
+from support.tables import carry_out
+from support.waiting import wait_for
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.native.metadata_topic import TOPIC
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
+from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
+from tiered_storage.remote_log.tables.export_job import ExportRequest
+from tiered_storage.remote_log.tables.layout import Interval
+from tiered_storage.remote_log.tables.query import TableQuery
+
+WAIT_SECONDS = 60
+PLAIN, TRANSACTIONS = "plain", "transactions"
+FAR_FUTURE = 4_000_000_000_000
+
+
+@dataclass(frozen=True)
+class NativeSite:
+    """The running broker, and settings that lead to it; `untouched` is what must never change."""
+
+    kafka: RealKafka
+    remote: Path
+    files: RemoteLogFiles
+    untouched: str
+
+    def run(self, *arguments: object) -> CommandResult:
+        return run_on(self.files, *arguments)
+
+    def state(self) -> str:
+        """Return a digest of every object of the remote tier, and the ends of all topics."""
+        return (
+            _digest(self.remote)
+            + repr([self.kafka.client.offset_for_time(topic, 0, FAR_FUTURE) for topic in (TOPIC, PLAIN, TRANSACTIONS)])
+            + repr([len(self.kafka.client.consume_all(topic)) for topic in (TOPIC, PLAIN, TRANSACTIONS)])
+        )
+
+
+@pytest.fixture(scope="module")
+def site(
+    kafka_programs: KafkaPrograms, state_directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[NativeSite]:
+    root = tmp_path_factory.mktemp("native")
+    remote, kafka = root / "remote", local_tiering_kafka(kafka_programs, root, state_directory)
+    remote.mkdir()
+    # The jar of LocalTieredStorage logs into the folder that a program starts in.
+    with chdir(root), kafka:
+        for topic in (PLAIN, TRANSACTIONS):
+            kafka.client.create_topic(topic, 1, TIERED)
+        kafka.client.produce(PLAIN, varied_records(3_000, seed=1), batch_num_messages=50)
+        _write_transactions(kafka)
+        wait_for(lambda: _is_tiered(kafka), lambda: "the broker did not tier", WAIT_SECONDS)
+        files = RemoteLogFiles(
+            root,
+            properties={
+                **NATIVE,
+                "log.dirs": [],
+                "rsm.config.url": remote.as_uri(),
+                "rlmm.config.url": f"kafka://{kafka.bootstrap_servers}",
+            },
+        )
+        site = NativeSite(kafka, remote, files, "")
+        yield NativeSite(kafka, remote, files, site.state())
+
+
+@pytest.mark.parametrize("topic", [PLAIN, TRANSACTIONS])
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_every_record_of_a_consumer_is_read(site: NativeSite, topic: str, isolation: Isolation) -> None:
+    level: ClientIsolation = "read_committed" if isolation is Isolation.READ_COMMITTED else "read_uncommitted"
+    consumed = site.kafka.client.consume_all(topic, isolation=level)
+    with site.files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        partition = remote_log.find_partition(topic, 0)
+        tiered = reader.offsets(partition, OffsetSpec.LATEST_TIERED)
+        assert tiered is not None
+        expected = [each for each in consumed if each.offset <= tiered.offset]
+        assert len(expected) > 1_000
+        for start in (0, 1, expected[len(expected) // 2].offset, expected[-1].offset):
+            read = [_plain(each) for each in reader.records(partition, start, isolation=isolation)]
+            assert read == [_plain(each) for each in expected if each.offset >= start]
+
+
+@pytest.mark.parametrize("topic", [PLAIN, TRANSACTIONS])
+def test_offsets_are_found_by_time_as_a_broker_finds_them(site: NativeSite, topic: str) -> None:
+    consumed = site.kafka.client.consume_all(topic)
+    with site.files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        partition = remote_log.find_partition(topic, 0)
+        tiered = reader.offsets(partition, OffsetSpec.LATEST_TIERED)
+        latest = reader.offsets(partition, OffsetSpec.MAX_TIMESTAMP)
+        assert tiered is not None and latest is not None
+        within = [each for each in consumed if each.offset <= tiered.offset]
+        # Markers of transactions have the broker's time, and no consumer shows them.
+        assert topic == TRANSACTIONS or latest.timestamp == max(each.timestamp for each in within)
+        for asked in {each.timestamp for each in within[:: max(1, len(within) // 40)]}:
+            found = reader.offsets(partition, asked)
+            assert found is not None
+            assert found.offset == site.kafka.client.offset_for_time(topic, 0, asked)
+
+
+def test_the_log_start_is_the_brokers(site: NativeSite) -> None:
+    listed = site.run("offsets", PLAIN, 0, "--json")
+
+    assert listed.exit_code == 0, listed.err
+    named = {row["of"]: row["offset"] for row in listed.rows}
+    assert named["earliest"] == 0
+    assert named["latest"] == named["latest-tiered"] + 1
+
+
+def test_both_tiers_are_read_from_a_stopped_broker(site: NativeSite, tmp_path: Path) -> None:
+    consumed = [_plain(each) for each in site.kafka.client.consume_all(PLAIN)]
+    copied = tmp_path / "log-dir"
+    with site.kafka.stopped() as log_dir:
+        shutil.copytree(log_dir, copied)
+    (copied / ".lock").unlink(missing_ok=True)
+    files = RemoteLogFiles(
+        tmp_path,
+        properties={**site.files.properties, "log.dirs": [str(copied)], "rlmm.config.url": copied.as_uri()},
+    )
+    with files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        partition = remote_log.find_partition(PLAIN, 0)
+        assert [_plain(each) for each in reader.records(partition, 0)] == consumed
+
+
+def test_an_audit_finds_a_removed_and_a_damaged_object(site: NativeSite, tmp_path: Path) -> None:
+    assert site.run("audit", "--deep").exit_code == 0
+    damaged = tmp_path / "remote"
+    shutil.copytree(site.remote, damaged)
+    files = RemoteLogFiles(tmp_path, properties={**site.files.properties, "rsm.config.url": damaged.as_uri()})
+    logs = sorted(damaged.rglob("*.log"))
+    logs[0].unlink()
+    flip_bit(logs[1], logs[1].stat().st_size // 2)
+    (damaged / "stray").write_bytes(b"nobody's")
+
+    quick, deep = run_on(files, "audit", "--json"), run_on(files, "audit", "--deep", "--json")
+
+    assert (quick.exit_code, deep.exit_code) == (1, 1)
+    assert _found(quick) == {("missing object", logs[0].name)}
+    assert _found(deep) == {("missing object", logs[0].name), ("wrong checksum", logs[1].name[21:43])}
+
+
+def test_a_topic_is_a_table(site: NativeSite, tmp_path: Path) -> None:
+    consumed = site.kafka.client.consume_all(PLAIN)
+    with site.files.open() as remote_log:
+        plan = remote_log.tables.plan(TableQuery(PLAIN))
+        ends = [each.end_offset for each in plan.ranges()]
+        request = ExportRequest(TableQuery(PLAIN), Interval(0, FAR_FUTURE), (tmp_path / "table").as_uri())
+        exported = carry_out(remote_log, request)
+    assert exported.rows == max(ends) + 1
+    assert max(ends) < len(consumed)
+
+
+def test_a_topic_is_restored_into_a_directory(site: NativeSite, tmp_path: Path) -> None:
+    planned = site.run("restore", PLAIN, "--dry-run", "--json")
+    restored = site.run("restore", PLAIN, "--to-directory", tmp_path / "restored", "--json", "--validation", "records")
+
+    assert (planned.exit_code, restored.exit_code) == (0, 0), planned.err + restored.err
+    with site.files.open() as remote_log:
+        [row] = restored.rows
+        assert row["records"] == _tiered_records(site, remote_log)
+
+
+def test_nothing_was_written(site: NativeSite) -> None:
+    refused = mock.Mock(side_effect=AssertionError("a producer was opened"))
+    with mock.patch.object(confluent_kafka, "Producer", refused):
+        for looks in ("segments", f"read {PLAIN} 0", "audit", "plan", "copy"):
+            site.run(*looks.split())
+        for writes in (f"topics enable {PLAIN}", f"delete-topic {PLAIN}", "repair"):
+            assert site.run(*writes.split()).exit_code == 1
+    assert site.state() == site.untouched
+
+
+def _write_transactions(kafka: RealKafka) -> None:
+    """Write transactions of 50 records each, of which every third is aborted."""
+    producer = kafka.client.producer(transactional_id="native", batch_num_messages=10)
+    producer.init_transactions()
+    records = iter(varied_records(3_000, seed=2))
+    for number in range(60):
+        producer.begin_transaction()
+        for record in (next(records) for _ in range(50)):
+            producer.produce(TRANSACTIONS, record.value, record.key, partition=0, timestamp=record.timestamp)
+        producer.flush()
+        producer.abort_transaction() if number % 3 == 2 else producer.commit_transaction()
+
+
+def _is_tiered(kafka: RealKafka) -> bool:
+    return all(len(list((kafka.log_dir / f"{topic}-0").glob("*.log"))) <= 1 for topic in (PLAIN, TRANSACTIONS))
+
+
+def _plain(record: Record) -> tuple[object, ...]:
+    return record.offset, record.timestamp, record.key, record.value, record.headers
+
+
+def _found(audited: CommandResult) -> set[tuple[str, str]]:
+    rows = json.loads(audited.out)["rows"]
+    return {(row["kind"], row["what"].rpartition("/")[2].rpartition(":")[2]) for row in rows}
+
+
+def _digest(root: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        digest.update(f"{path} {path.stat().st_mtime_ns}".encode())
+        digest.update(path.read_bytes() if path.is_file() else b"")
+    return digest.hexdigest()
+
+
+def _tiered_records(site: NativeSite, remote_log: RemoteLogManager) -> int:
+    partition = remote_log.find_partition(PLAIN, 0)
+    ends = [each.end_offset for each in remote_log.context.segments.list_remote_log_segments(partition)]
+    return max(ends) + 1

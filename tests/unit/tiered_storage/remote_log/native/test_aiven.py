@@ -1,0 +1,125 @@
+"""Read what Aiven's plugin wrote: chunks that are plain, compressed, encrypted, or both."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.aiven_tier import KEY_PAIR, AivenWriter, an_aiven_tier, encoded_sizes
+from support.command_line import mentions, run_on
+from support.remote_logs import ORDERS_0, flip_bit, record, records
+from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
+from tiered_storage.remote_log.native.aiven_manifest import AivenManifest, name_fields
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
+
+WRITERS = [
+    AivenWriter(size, compresses, encrypts, prefix, names_in_metadata=named)
+    for (compresses, encrypts), (size, prefix, named) in itertools.product(
+        itertools.product([False, True], repeat=2), [(300, "tiered/", True), (100_000, "a-prefix-", False)]
+    )
+]
+
+
+@pytest.mark.parametrize("writer", WRITERS, ids=str)
+def test_every_record_is_read_by_offset_and_time(tmp_path: Path, writer: AivenWriter) -> None:
+    tier = an_aiven_tier(tmp_path, writer)
+    with tier.files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        for start in (0, 9, 10, 29, 30):
+            assert list(reader.records(ORDERS_0, start)) == records(start, 35)
+        found = [reader.offsets(ORDERS_0, record(offset).timestamp) for offset in range(35)]
+    assert [each and each.offset for each in found] == list(range(35))
+
+
+@pytest.mark.parametrize("writer", WRITERS, ids=str)
+def test_a_deep_audit_finds_nothing_and_then_the_damage(tmp_path: Path, writer: AivenWriter) -> None:
+    tier = an_aiven_tier(tmp_path, writer)
+    sound = run_on(tier.files, "audit", "--deep", "--json")
+    log = tier.object_of(tier.segments[1])
+    flip_bit(log, log.stat().st_size // 2)
+    tier.object_of(tier.segments[2], "rsm-manifest").unlink()
+
+    damaged = run_on(tier.files, "audit", "--deep", "--json")
+
+    assert (sound.exit_code, sound.rows) == (0, []), sound.err
+    assert damaged.exit_code == 1
+    assert {
+        (row["kind"], tier.segments[at].segment_id.id in str(row)) for at, row in zip((1, 2), damaged.rows, strict=True)
+    } == {
+        ("wrong checksum", True),
+        ("missing object", True),
+    }
+
+
+def test_without_its_private_key_a_segment_is_refused(tmp_path: Path) -> None:
+    tier = an_aiven_tier(tmp_path, AivenWriter(encrypts=True))
+    del tier.files.properties[f"rsm.config.encryption.key.pairs.{KEY_PAIR}.private.key.file"]
+
+    ended = run_on(tier.files, "read", "orders", 0)
+
+    assert ended.exit_code == 1
+    assert mentions(ended.err, f"rsm.config.encryption.key.pairs.{KEY_PAIR}.private.key.file")
+
+
+def test_a_wrong_private_key_is_refused(tmp_path: Path) -> None:
+    tier = an_aiven_tier(tmp_path, AivenWriter(encrypts=True))
+    manifest = tier.object_of(tier.segments[0], "rsm-manifest")
+    content = json.loads(manifest.read_text())
+    content["encryption"]["dataKey"] = f"{KEY_PAIR}:{'A' * 344}"
+    manifest.write_text(json.dumps(content))
+
+    ended = run_on(tier.files, "read", "orders", 0)
+
+    assert ended.exit_code == 1
+    assert mentions(ended.err, KEY_PAIR, "does not unwrap")
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=30))
+def test_sizes_of_chunks_are_read_as_written(sizes: list[int]) -> None:
+    manifest = AivenManifest.parse(json.dumps(_manifest(sizes)).encode(), "a manifest")
+
+    assert list(manifest.stored_sizes) == sizes
+    assert manifest.stored_bytes == sum(sizes)
+
+
+@given(st.binary(max_size=200))
+def test_random_custom_metadata_are_refused_or_read(raw: bytes) -> None:
+    try:
+        prefix, main = name_fields(raw)
+    except RemoteObjectCorruptError:
+        return
+    assert prefix is None or isinstance(prefix, str)
+    assert main is None or isinstance(main, str)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists), st.data())
+def test_a_manifest_with_a_wrong_member_is_refused(wrong: object, data: st.DataObject) -> None:
+    manifest = _manifest([10, 20])
+    name = data.draw(st.sampled_from(["chunkIndex", "segmentIndexes", "compression", "version"]))
+    if wrong == manifest[name] or (isinstance(wrong, bool) and name == "compression"):
+        return
+    manifest[name] = wrong
+
+    with pytest.raises((RemoteObjectCorruptError, LaterVersionError)):
+        AivenManifest.parse(json.dumps(manifest).encode(), "a manifest")
+
+
+def _manifest(sizes: list[int]) -> dict[str, object]:
+    frame = zstandard.ZstdCompressor().compress(encoded_sizes(sizes))
+    return {
+        "version": "1",
+        "chunkIndex": {
+            "type": "variable",
+            "originalChunkSize": 100,
+            "originalFileSize": 100 * len(sizes),
+            "transformedChunks": base64.b64encode(frame).decode(),
+        },
+        "segmentIndexes": {"offset": {"position": 0, "size": 8}, "transaction": None},
+        "compression": True,
+    }

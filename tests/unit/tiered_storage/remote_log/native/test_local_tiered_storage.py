@@ -1,0 +1,128 @@
+"""Read what Kafka's LocalTieredStorage wrote: the command line and the reader over a tier without a broker."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run_on
+from support.native_tier import NativeTier, a_native_tier
+from support.remote_logs import NOW, ORDERS_0, record, records
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
+from tiered_storage.remote_log.model import Lease
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
+from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> NativeTier:
+    return a_native_tier(tmp_path)
+
+
+def test_segments_are_listed(tier: NativeTier) -> None:
+    listed = run_on(tier.files, "segments", "--json")
+
+    assert listed.exit_code == 0, listed.err
+    assert [(row["start_offset"], row["end_offset"], row["state"]) for row in listed.rows] == [
+        (0, 9, "COPY_SEGMENT_FINISHED"),
+        (10, 19, "COPY_SEGMENT_FINISHED"),
+        (20, 29, "COPY_SEGMENT_FINISHED"),
+    ]
+
+
+def test_the_remote_tier_is_read_without_a_local_log(tier: NativeTier) -> None:
+    tier.files.properties["log.dirs"] = []
+    found = run_on(tier.files, "read", "orders", "0", "--max-records", "100", "--json")
+
+    assert found.exit_code == 0, found.err
+    read = [json.loads(line) for line in found.out.splitlines()]
+    assert [(each["offset"], base64.b64decode(each["value"])) for each in read] == [
+        (each.offset, each.value) for each in records(0, 30)
+    ]
+
+
+def test_both_tiers_are_read_with_the_log_directory(tier: NativeTier) -> None:
+    with tier.files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        for start in (0, 7, 10, 29, 30, 34):
+            assert list(reader.records(ORDERS_0, start)) == records(start, 35)
+
+
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_offsets_are_found_by_name_and_time(tier: NativeTier, isolation: Isolation) -> None:
+    with tier.files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        named = {spec: reader.offsets(ORDERS_0, spec, isolation) for spec in OffsetSpec}
+        by_time = [reader.offsets(ORDERS_0, record(offset).timestamp - 1, isolation) for offset in range(35)]
+
+    assert {spec.name: found and found.offset for spec, found in named.items()} == {
+        "EARLIEST": 0,
+        "EARLIEST_LOCAL": 30,
+        "LATEST": 35,
+        "LATEST_TIERED": 29,
+        "MAX_TIMESTAMP": 34,
+        "EARLIEST_PENDING_UPLOAD": 30,
+    }
+    assert [found and (found.offset, found.timestamp) for found in by_time] == [
+        (offset, NOW + 1000 * offset) for offset in range(35)
+    ]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("topics", "enable", "orders"),
+        ("delete-topic", "orders"),
+        ("delete-records", "orders", 0, "--before", 10),
+        ("stop-deletions", "--reason", "a test"),
+        ("repair",),
+        ("metadata", "backup", "/nowhere/else"),
+    ],
+)
+def test_commands_that_write_are_refused(tier: NativeTier, command: tuple[object, ...]) -> None:
+    tier.files.properties["log.dirs"] = []
+    before = tree_of(tier)
+
+    ended = run_on(tier.files, *command)
+
+    assert ended.exit_code == 1, ended.out + ended.err
+    assert tree_of(tier) == before
+
+
+@pytest.mark.parametrize("command", [("segments",), ("read", "orders", 0), ("audit", "--deep"), ("plan",), ("copy",)])
+def test_commands_that_look_write_nothing_there(tier: NativeTier, command: tuple[object, ...]) -> None:
+    tier.files.properties["log.dirs"] = []
+    before = tree_of(tier)
+
+    run_on(tier.files, *command)
+
+    assert tree_of(tier) == before
+
+
+def test_changes_are_refused_with_the_reason(tier: NativeTier) -> None:
+    with tier.files.open() as remote_log:
+        context = remote_log.context
+        lease = Lease(ORDERS_0, "a test", 1, NOW)
+        topic = Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders")
+        refused: list[Callable[[], object]] = [
+            lambda: context.leases.acquire(ORDERS_0, "a test", 1000),
+            lambda: context.topics.put(topic),
+            lambda: context.safety.stop("a reason", "a test"),
+            lambda: context.segments.add_remote_log_segments([(tier.segments[0], lease)]),
+            lambda: context.segments.advance_log_start_offset(ORDERS_0, 10, lease),
+            lambda: context.storage.delete_log_segment_data(tier.segments[0]),
+            partial(context.store.identity.bind_store, "another"),
+        ]
+        for change in refused:
+            with pytest.raises(ConfigurationError, match="Kafka itself tiers this cluster"):
+                change()
+
+
+def tree_of(tier: NativeTier) -> dict[Path, tuple[int, bytes]]:
+    """Return every file of the remote tier and of the log directory, with the time of its last change."""
+    found = [path for root in (tier.remote, tier.files.log_directory) for path in root.rglob("*")]
+    return {path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"") for path in found}
