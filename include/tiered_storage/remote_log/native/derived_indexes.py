@@ -53,7 +53,7 @@ def derive_indexes(segment: RemoteLogSegmentMetadata, files: SegmentFiles) -> Ma
     """
     if files.reads_ranges_cheaply(segment):
         try:
-            return _by_kafkas_indexes(segment, files)
+            return indexes_by_kafkas(segment, files)
         except (CorruptLogError, RemoteObjectNotFoundError):
             pass  # an index is lost or contradicts the log, which the log itself makes up for
     return scanned_indexes(segment, files)
@@ -78,12 +78,15 @@ def scanned_indexes(
     return builder.indexes()
 
 
-def _by_kafkas_indexes(segment: RemoteLogSegmentMetadata, files: SegmentFiles) -> Mapping[IndexKind, bytes]:
-    """Return the manifest, without counts, and the trio by Kafka's indexes.
+def indexes_by_kafkas(
+    segment: RemoteLogSegmentMetadata, files: SegmentFiles, chunk_bytes: int = CHUNK_BYTES
+) -> Mapping[IndexKind, bytes]:
+    """Return the manifest, without counts, and the trio by Kafka's indexes, in chunks of `chunk_bytes` or more.
 
-    Raises CorruptLogError if an index is invalid or contradicts the log or the metadata.
+    Raises CorruptLogError if an index is invalid or contradicts the log or the metadata, and what the store raises.
     """
-    encoded = EncodedRemoteIndexes.of(list(_Borders(segment, files).chunks()), segment.start_offset)
+    chunks = list(_Borders(segment, files, chunk_bytes).chunks())
+    encoded = EncodedRemoteIndexes.of(chunks, segment.start_offset)
     return {
         IndexKind.MANIFEST: Manifest.of(segment).to_bytes(),
         IndexKind.REMOTE_LOG_INDEX: encoded.log_index,
@@ -95,9 +98,9 @@ def _by_kafkas_indexes(segment: RemoteLogSegmentMetadata, files: SegmentFiles) -
 class _Borders:
     """Finds a segment's chunks by reading the batches between a border and the entry of the offset index before it."""
 
-    def __init__(self, segment: RemoteLogSegmentMetadata, files: SegmentFiles) -> None:
+    def __init__(self, segment: RemoteLogSegmentMetadata, files: SegmentFiles, chunk_bytes: int) -> None:
         """Read both indexes; raises CorruptLogError if the time index does not reach the segment's last timestamp."""
-        self._segment, self._files = segment, files
+        self._segment, self._files, self._chunk_bytes = segment, files, chunk_bytes
         self._name = files.log_name(segment)
         base = segment.start_offset
         self._offsets = OffsetIndex.parse(files.index(segment, IndexKind.OFFSET), f"{self._name}: offset index", base)
@@ -110,8 +113,7 @@ class _Borders:
     def chunks(self) -> Iterator[RemoteLogIndexEntry]:
         """Yield the chunks in order; raises CorruptLogError if they contradict the log."""
         cuts = self._cuts()
-        first_offset, latest = self._segment.start_offset, _NONE
-        first_offset = self._base_offset(0)
+        first_offset, latest = self._base_offset_at_start(), _NONE
         for start, end in zip([0, *cuts], [*cuts, self._segment.size], strict=True):
             entry = self._entry_before(end)
             table, next_offset = self._batches(max(start, entry[0]), end)
@@ -130,15 +132,15 @@ class _Borders:
             first_offset = next_offset
 
     def _cuts(self) -> Sequence[int]:
-        """Return where chunks end, but for the last one: at batches of the index, CHUNK_BYTES apart or more."""
+        """Return where chunks end, but for the last one: at batches of the index, far enough apart."""
         cuts: list[int] = []
-        reached = CHUNK_BYTES
+        reached = self._chunk_bytes
         while True:
             at = int(np.searchsorted(self._offsets.positions, reached))
             if at >= self._offsets.positions.size or int(self._offsets.positions[at]) >= self._segment.size:
                 return cuts
             cuts.append(int(self._offsets.positions[at]))
-            reached = cuts[-1] + CHUNK_BYTES
+            reached = cuts[-1] + self._chunk_bytes
 
     def _entry_before(self, end: int) -> tuple[int, int]:
         """Return the position of the last entry before byte `end`, and the last offset of its batch."""
@@ -152,8 +154,8 @@ class _Borders:
         at = int(np.searchsorted(self._times.offsets, offset, side="right")) - 1
         return int(self._times.timestamps[at]) if at >= 0 else _NONE
 
-    def _base_offset(self, position: int) -> int:
-        [raw] = self._read(position, position + _BASE_OFFSET_BYTES)
+    def _base_offset_at_start(self) -> int:
+        raw = b"".join(self._files.read_log(self._segment, 0, min(_BASE_OFFSET_BYTES, self._segment.size)))
         return int.from_bytes(raw, "big", signed=True)
 
     def _batches(self, start: int, end: int) -> tuple[BatchTable, int]:
@@ -167,6 +169,3 @@ class _Borders:
             raise CorruptRecordError(self._name, start + consumed, f"no batch begins at byte {end}, as its index says")
         following = window[end - start : end - start + _BASE_OFFSET_BYTES]
         return table, -1 if is_last else int.from_bytes(following, "big", signed=True)
-
-    def _read(self, start: int, end: int) -> list[bytes]:
-        return [b"".join(self._files.read_log(self._segment, start, end))]

@@ -50,7 +50,7 @@ class MetadataTopic(Protocol):
         ...
 
     def read(self, positions: Mapping[int, int]) -> Iterator[MetadataRecordValue]:
-        """Yield the records that the topic has now, of each partition in log order.
+        """Yield the records that the topic has now, of each partition in log order, without tombstones.
 
         `positions` has the offset of each partition where to begin; one that it lacks begins with its first record.
         Raises SourceClusterError, MetadataMissingError if there is no such topic, and OSError.
