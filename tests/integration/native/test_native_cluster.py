@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +25,23 @@ from support.remote_logs import RemoteLogFiles, flip_bit
 from support.tables import carry_out
 from support.waiting import wait_for
 from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry, iterate_entries
 from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.native.derived_indexes import indexes_by_kafkas, scanned_indexes
+from tiered_storage.remote_log.native.local_tiered_storage import LocalTieredFiles
 from tiered_storage.remote_log.native.metadata_topic import TOPIC
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.tables.export_job import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
 
 WAIT_SECONDS = 60
-PLAIN, TRANSACTIONS = "plain", "transactions"
+PLAIN, TRANSACTIONS, TRIMMED = TOPICS = ("plain", "transactions", "trimmed")
+LOG_START = 1_000
+"""Of TRIMMED, whose records before that were deleted."""
 FAR_FUTURE = 4_000_000_000_000
 
 
@@ -51,12 +58,14 @@ class NativeSite:
         return run_on(self.files, *arguments)
 
     def state(self) -> str:
-        """Return a digest of every object of the remote tier, and the ends of all topics."""
-        return (
-            _digest(self.remote)
-            + repr([self.kafka.client.offset_for_time(topic, 0, FAR_FUTURE) for topic in (TOPIC, PLAIN, TRANSACTIONS)])
-            + repr([len(self.kafka.client.consume_all(topic)) for topic in (TOPIC, PLAIN, TRANSACTIONS)])
-        )
+        """Return a digest of every object of the remote tier, and of every record of every topic."""
+        records = [self.consumed(topic) for topic in (TOPIC, *TOPICS)]
+        return _digest(self.remote) + hashlib.sha256(repr(records).encode()).hexdigest()
+
+    def consumed(self, topic: str, isolation: ClientIsolation = "read_uncommitted") -> list[Record]:
+        """Return what a consumer reads of a topic, from its log start on."""
+        start = LOG_START if topic == TRIMMED else 0
+        return self.kafka.client.consume_all(topic, start=start, isolation=isolation)
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +77,14 @@ def site(
     remote.mkdir()
     # The jar of LocalTieredStorage logs into the folder that a program starts in.
     with chdir(root), kafka:
-        for topic in (PLAIN, TRANSACTIONS):
+        for topic in TOPICS:
             kafka.client.create_topic(topic, 1, TIERED)
-        kafka.client.produce(PLAIN, varied_records(3_000, seed=1), batch_num_messages=50)
+        for topic in (PLAIN, TRIMMED):
+            kafka.client.produce(topic, varied_records(3_000, seed=1), batch_num_messages=50)
         _write_transactions(kafka)
         wait_for(lambda: _is_tiered(kafka), lambda: "the broker did not tier", WAIT_SECONDS)
+        kafka.client.delete_records(TRIMMED, 0, LOG_START)
+        wait_for(lambda: _is_trimmed(remote), lambda: "the broker did not delete", WAIT_SECONDS)
         files = RemoteLogFiles(
             root,
             properties={
@@ -86,25 +98,25 @@ def site(
         yield NativeSite(kafka, remote, files, site.state())
 
 
-@pytest.mark.parametrize("topic", [PLAIN, TRANSACTIONS])
+@pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("isolation", list(Isolation))
 def test_every_record_of_a_consumer_is_read(site: NativeSite, topic: str, isolation: Isolation) -> None:
     level: ClientIsolation = "read_committed" if isolation is Isolation.READ_COMMITTED else "read_uncommitted"
-    consumed = site.kafka.client.consume_all(topic, isolation=level)
+    consumed = site.consumed(topic, level)
     with site.files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
         partition = remote_log.find_partition(topic, 0)
         tiered = reader.offsets(partition, OffsetSpec.LATEST_TIERED)
         assert tiered is not None
         expected = [each for each in consumed if each.offset <= tiered.offset]
         assert len(expected) > 1_000
-        for start in (0, 1, expected[len(expected) // 2].offset, expected[-1].offset):
+        for start in (expected[0].offset, expected[1].offset, expected[len(expected) // 2].offset, expected[-1].offset):
             read = [_plain(each) for each in reader.records(partition, start, isolation=isolation)]
             assert read == [_plain(each) for each in expected if each.offset >= start]
 
 
-@pytest.mark.parametrize("topic", [PLAIN, TRANSACTIONS])
+@pytest.mark.parametrize("topic", TOPICS)
 def test_offsets_are_found_by_time_as_a_broker_finds_them(site: NativeSite, topic: str) -> None:
-    consumed = site.kafka.client.consume_all(topic)
+    consumed = site.consumed(topic)
     with site.files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
         partition = remote_log.find_partition(topic, 0)
         tiered = reader.offsets(partition, OffsetSpec.LATEST_TIERED)
@@ -119,13 +131,36 @@ def test_offsets_are_found_by_time_as_a_broker_finds_them(site: NativeSite, topi
             assert found.offset == site.kafka.client.offset_for_time(topic, 0, asked)
 
 
-def test_the_log_start_is_the_brokers(site: NativeSite) -> None:
-    listed = site.run("offsets", PLAIN, 0, "--json")
+@pytest.mark.parametrize(("topic", "start"), [(PLAIN, 0), (TRIMMED, LOG_START)])
+def test_the_log_start_is_the_brokers(site: NativeSite, topic: str, start: int) -> None:
+    listed = site.run("offsets", topic, 0, "--json")
+    below = site.run("read", topic, 0, "--offset", max(0, start - 1))
 
     assert listed.exit_code == 0, listed.err
     named = {row["of"]: row["offset"] for row in listed.rows}
-    assert named["earliest"] == 0
+    assert named["earliest"] == start
     assert named["latest"] == named["latest-tiered"] + 1
+    assert below.exit_code == (1 if start else 0)
+
+
+def test_kafkas_indexes_give_the_chunks_that_a_scan_gives(site: NativeSite) -> None:
+    files = LocalTieredFiles(LocalDirectory(site.remote))
+    with site.files.open() as remote_log:
+        segments = [
+            segment
+            for partition in remote_log.context.segments.list_partitions()
+            for segment in remote_log.context.segments.list_remote_log_segments(partition)
+        ]
+    assert len(segments) > 20
+    for segment in segments:
+        batches = _entries(scanned_indexes(segment, files, 1))
+        for chunk in _entries(indexes_by_kafkas(segment, files, 5_000)):
+            inside = [each for each in batches if chunk.position <= each.position < chunk.position + chunk.length]
+            assert (inside[0].position, inside[0].first_offset) == (chunk.position, chunk.first_offset)
+            assert (inside[-1].last_offset, max(each.last_timestamp for each in inside)) == (
+                chunk.last_offset,
+                chunk.last_timestamp,
+            )
 
 
 def test_both_tiers_are_read_from_a_stopped_broker(site: NativeSite, tmp_path: Path) -> None:
@@ -205,7 +240,17 @@ def _write_transactions(kafka: RealKafka) -> None:
 
 
 def _is_tiered(kafka: RealKafka) -> bool:
-    return all(len(list((kafka.log_dir / f"{topic}-0").glob("*.log"))) <= 1 for topic in (PLAIN, TRANSACTIONS))
+    return all(len(list((kafka.log_dir / f"{topic}-0").glob("*.log"))) <= 1 for topic in TOPICS)
+
+
+def _is_trimmed(remote: Path) -> bool:
+    """Whether no segment of TRIMMED is left whose records are all before its log start."""
+    bases = sorted(int(path.name[:20]) for path in remote.rglob(f"{TRIMMED}-0-*/*.log"))
+    return bases[1] > LOG_START
+
+
+def _entries(trio: Mapping[IndexKind, bytes]) -> list[RemoteLogIndexEntry]:
+    return list(iterate_entries(trio[IndexKind.REMOTE_LOG_INDEX], "a trio"))
 
 
 def _plain(record: Record) -> tuple[object, ...]:

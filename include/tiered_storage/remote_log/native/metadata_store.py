@@ -3,7 +3,7 @@
     kafka://host:9092,host:9092    the brokers of a running cluster
     file:///log/directory          the log directory of a stopped broker, or a copy of it
 
-Segments are kept in memory, about 1 KiB each. There are no decisions, leases or stops here: reading needs none, and
+Segments are kept in memory, about 500 bytes each. There are no decisions, leases or stops here: reading needs none, and
 every change is refused. Audits report their results and keep none.
 """
 
