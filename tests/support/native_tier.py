@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from support.remote_logs import CLUSTER_ID, LOG_CONFIG, NOW, RemoteLogFiles, a_remote_log, topic_id, unsynced
+from support.remote_logs import CLUSTER_ID, NOW, RemoteLogFiles, a_remote_log, topic_id, unsynced
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, encode_leader_epochs
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.log.local_log import LocalLog
@@ -30,7 +30,7 @@ from tiered_storage.remote_log.native.local_tiered_storage import FOLDER, LocalT
 from tiered_storage.remote_log.native.metadata_store import NativeMetadataStore
 from tiered_storage.remote_log.native.metadata_topic import TOPIC
 
-METADATA_CONFIG = LogConfig(segment_bytes=1 << 20)
+METADATA_CONFIG = LogConfig(segment_bytes=600)
 NATIVE_METADATA = {
     "remote.log.metadata.manager.class.name": f"{NativeMetadataStore.__module__}.{NativeMetadataStore.__name__}",
 }
@@ -54,7 +54,10 @@ class NativeTier:
 
     def add_records(self, values: Sequence[bytes | None]) -> None:
         """Append these values to the metadata topic."""
-        with unsynced(), LogDirectoryWriter.open(self.files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+        with (
+            unsynced(),
+            LogDirectoryWriter.open(self.files.log_directory, METADATA_CONFIG, clock=lambda: NOW) as writer,
+        ):
             log = _metadata_log(writer)
             for value in values:
                 log.append([Record(log.log_end_offset, NOW, None, value)])

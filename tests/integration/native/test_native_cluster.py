@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import chdir
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from support.kafka_clients import Isolation as ClientIsolation
 from support.native_tier import NATIVE
 from support.records import varied_records
 from support.remote_logs import RemoteLogFiles, flip_bit
+from support.small_disks import ensure_may_mount
 from support.tables import carry_out
 from support.waiting import wait_for
 from tiered_storage.kafka_log.records.record import Record
@@ -224,6 +227,22 @@ def test_nothing_was_written(site: NativeSite) -> None:
         for writes in (f"topics enable {PLAIN}", f"delete-topic {PLAIN}", "repair"):
             assert site.run(*writes.split()).exit_code == 1
     assert site.state() == site.untouched
+
+
+@pytest.mark.parametrize("command", [f"read {PLAIN} 0", "audit --deep", f"restore {PLAIN} --dry-run"])
+def test_a_read_only_store_suffices(site: NativeSite, command: str) -> None:
+    main = [sys.executable, "-c", "from tiered_storage.cli.main import main; main()"]
+    mounted = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+    alone = ["unshare", "--mount", "sh", "-c", mounted, str(site.remote)]
+    ensure_may_mount(subprocess.run([*alone, "true"], capture_output=True, text=True, check=False))
+    write = subprocess.run([*alone, "touch", site.remote / "written"], capture_output=True, text=True, check=False)
+    assert write.returncode != 0
+
+    ended = subprocess.run(
+        [*alone, *main, *command.split(), "--config", site.files.config], capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr
 
 
 def _write_transactions(kafka: RealKafka) -> None:

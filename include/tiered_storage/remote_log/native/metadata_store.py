@@ -62,7 +62,7 @@ class NativeMetadataStore:
         self.identity = NativeIdentity(cluster_id)
         self.generation = NativeGeneration(topic.where)
         self.clock_readings = NativeClockReadings()
-        self._where = topic.where
+        self._topic, self._where = topic, topic.where
         self._key = secrets.token_bytes(32)
         self.segments.catch_up()
 
@@ -95,13 +95,18 @@ class NativeMetadataStore:
 
     @property
     def notices(self) -> Sequence[str]:
-        """How many records of the topic were refused, and the first of them with their places."""
+        """What records of the topic are lost, how many were refused, and the first of them with their places."""
         replay = self.segments.catch_up()
+        lost = [
+            f"{self._where}: partition {number} begins with offset {first}: its earlier records were deleted, and the "
+            "segments that they named are unknown; Kafka keeps this topic for ever by default"
+            for number, first in sorted(self._topic.lost.items())
+        ]
         if not replay.refused:
-            return ()
+            return lost
         more = replay.refused - len(replay.shown)
         shown = [*replay.shown, *([f"{more:,} more"] if more else [])]
-        return (f"{self._where}: {replay.refused:,} records changed nothing: {'; '.join(shown)}",)
+        return [*lost, f"{self._where}: {replay.refused:,} records changed nothing: {'; '.join(shown)}"]
 
     def work_area_key(self) -> bytes:
         """Return a key of this process; another process cannot go on with its jobs."""

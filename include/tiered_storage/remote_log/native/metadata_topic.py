@@ -49,6 +49,11 @@ class MetadataTopic(Protocol):
         """The topic's place, for messages."""
         ...
 
+    @property
+    def lost(self) -> Mapping[int, int]:
+        """The first offset of each partition whose earlier records were deleted before they were read."""
+        ...
+
     def read(self, positions: Mapping[int, int]) -> Iterator[MetadataRecordValue]:
         """Yield the records that the topic has now, of each partition in log order, without tombstones.
 
@@ -69,11 +74,17 @@ class BrokersMetadataTopic:
         """Ask nothing yet."""
         self._client, self._topic = client, topic
         self._buffer = FetchBuffer(_LARGEST_ANSWER)
+        self._lost: dict[int, int] = {}
 
     @property
     def where(self) -> str:
         """See MetadataTopic."""
         return f"{self._topic} at {','.join(map(str, self._client.settings.bootstrap))}"
+
+    @property
+    def lost(self) -> Mapping[int, int]:
+        """See MetadataTopic."""
+        return self._lost
 
     def read(self, positions: Mapping[int, int]) -> Iterator[MetadataRecordValue]:
         """See MetadataTopic."""
@@ -117,6 +128,7 @@ class BrokersMetadataTopic:
                 dict.fromkeys(every, int(OffsetSpec.LATEST)),
             )
         )
+        self._lost |= {number: first for number, first in firsts.items() if first > positions.get(number, 0)}
         return {number: max(first, positions.get(number, first)) for number, first in firsts.items()}, ends
 
     @staticmethod
@@ -132,14 +144,23 @@ class DirectoryMetadataTopic:
     def __init__(self, source: SegmentSource, place: str, topic: str = TOPIC) -> None:
         """Look at nothing yet; messages name `place`."""
         self._source, self._place, self._topic = source, place, topic
+        self._is_read = False
+        self._lost: dict[int, int] = {}
 
     @property
     def where(self) -> str:
         """See MetadataTopic."""
         return f"{self._topic} in {self._place}"
 
-    def read(self, positions: Mapping[int, int]) -> Iterator[MetadataRecordValue]:
+    @property
+    def lost(self) -> Mapping[int, int]:
         """See MetadataTopic."""
+        return self._lost
+
+    def read(self, positions: Mapping[int, int]) -> Iterator[MetadataRecordValue]:
+        """See MetadataTopic. The log of a stopped broker does not change: once it is read, nothing is new."""
+        if self._is_read:
+            return
         found = [
             each.topic_id_partition
             for each in self._source.names()
@@ -153,9 +174,12 @@ class DirectoryMetadataTopic:
         for partition in sorted(found):
             log = self._source.partition(partition)
             at = positions.get(partition.partition, 0)
+            if log is not None and log.log_start_offset > at:
+                self._lost[partition.partition] = log.log_start_offset
             for segment in () if log is None else log.segments:
                 if segment.end_offset is None or segment.end_offset >= at:
                     yield from self._of_segment(segment.location, partition.partition, at)
+        self._is_read = True
 
     def close(self) -> None:
         """See MetadataTopic."""

@@ -23,12 +23,17 @@ from tiered_storage.remote_log.native.segment_files import SegmentFiles
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
 
+_READ_ONLY = "Kafka itself tiers this cluster, and Remote Log only reads it"
 KEPT_BYTES = 16 << 20
 """Derived indexes that are kept in memory; those of a segment of 1 GiB take about 130 KiB."""
 
 
 class NativeRemoteStorage:
     """See RemoteStorageManager; `files` reads the objects, and `close` closes it."""
+
+    why_not_listable = (
+        f"{_READ_ONLY}: 'tiered-storage audit' lists its objects; nothing repairs them or spreads an audit over workers"
+    )
 
     def __init__(self, files: SegmentFiles, kept_bytes: int = KEPT_BYTES) -> None:
         """Keep derived indexes of up to `kept_bytes`, and always those of the last segment."""
@@ -110,8 +115,8 @@ class NativeRemoteStorage:
 def refuse(what: str) -> NoReturn:
     """Raise ConfigurationError: `what` cannot be done to a cluster that tiers by itself."""
     raise ConfigurationError(
-        f"{what}: Kafka itself tiers this cluster, and Remote Log only reads it: use Kafka's own tools and settings "
-        "for changes, or the settings of a remote log of your own"
+        f"{what}: {_READ_ONLY}: use Kafka's own tools and settings for changes, or the settings of a remote log of "
+        "your own"
     )
 
 

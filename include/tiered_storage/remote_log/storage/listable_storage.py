@@ -264,9 +264,11 @@ def as_listable(storage: RemoteStorageManager) -> ListableStorage | None:
 
 
 def listing_storage(storage: RemoteStorageManager) -> ListableStorage:
-    """Return `storage` if it can list its objects. Raises ConfigurationError otherwise."""
+    """Return `storage` if it can list its objects. Raises ConfigurationError otherwise, with its `why_not_listable`."""
     listable = as_listable(storage)
     if listable is None:
+        if why := getattr(storage, "why_not_listable", ""):
+            raise ConfigurationError(why)
         raise ConfigurationError(
             f"{type(storage).__name__} cannot be audited: it does not list its objects. Derive the class from "
             "tiered_storage.remote_log.storage.listable_storage.ListableStorage"

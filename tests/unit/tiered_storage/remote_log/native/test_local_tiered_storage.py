@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import run_on
+from support.command_line import mentions, run_on
 from support.native_tier import NativeTier, a_native_tier
-from support.remote_logs import NOW, ORDERS_0, record, records
+from support.remote_logs import ENABLED, NOW, ORDERS_0, record, records
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Lease
@@ -80,16 +80,18 @@ def test_offsets_are_found_by_name_and_time(tier: NativeTier, isolation: Isolati
         ("delete-records", "orders", 0, "--before", 10),
         ("stop-deletions", "--reason", "a test"),
         ("repair",),
+        ("expire",),
         ("metadata", "backup", "/nowhere/else"),
     ],
 )
 def test_commands_that_write_are_refused(tier: NativeTier, command: tuple[object, ...]) -> None:
-    tier.files.properties["log.dirs"] = []
+    tier.files.properties |= {"log.dirs": [], "topics": {"orders": {**ENABLED, "retention.ms": 1}}}
     before = tree_of(tier)
 
     ended = run_on(tier.files, *command)
 
     assert ended.exit_code == 1, ended.out + ended.err
+    assert mentions(" ".join((ended.out + ended.err).split()), "Kafka itself tiers this cluster")
     assert tree_of(tier) == before
 
 

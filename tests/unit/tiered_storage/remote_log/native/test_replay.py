@@ -14,6 +14,7 @@ from support.command_line import mentions, run_on
 from support.native_tier import a_native_tier, finish_of
 from support.remote_logs import NOW, ORDERS_0, topic_id
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.remote_log.metadata.topic.records import MetadataRecord, encode_record
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
@@ -129,6 +130,19 @@ def test_bad_records_are_reported_by_the_commands(tmp_path: Path) -> None:
     assert (listed.exit_code, len(listed.rows), audited.exit_code) == (0, 3, 0)
     assert mentions(listed.err, "2 records", f"{TOPIC}-0, offset 6", "offset 8")
     assert any(mentions(notice, "offset 6") for notice in audited.document["notices"])
+
+
+def test_records_that_were_deleted_from_the_topic_are_reported(tmp_path: Path) -> None:
+    tier = a_native_tier(tmp_path)
+    first, second, *_ = list_segments(tier.files.log_directory / f"{TOPIC}-0")
+    for path in first.directory.glob(f"{first.base_offset:020d}.*"):
+        path.unlink()
+
+    listed = run_on(tier.files, "segments", "--json")
+
+    assert listed.exit_code == 0
+    assert 0 < len(listed.rows) < len(tier.segments)
+    assert mentions(listed.err, "partition 0", f"offset {second.base_offset}", "deleted")
 
 
 def test_an_object_missing_behind_valid_metadata_is_an_error_and_no_skip(tmp_path: Path) -> None:
