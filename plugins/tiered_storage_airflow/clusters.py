@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow.sdk import DAG, Asset, BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk import DAG, Asset
 
 from tiered_storage.settings.properties.cluster_files import (
     LONGEST_NAME,
@@ -23,10 +22,6 @@ from tiered_storage.settings.properties.cluster_files import (
     other_clusters,
     read_dag_settings,
 )
-
-if TYPE_CHECKING:
-    from airflow.sdk import Connection
-
 
 SEPARATOR = "__"
 BEFORE_QUEUE = "."
@@ -180,13 +175,3 @@ def _doc(doc_md: str | None, cluster: Cluster) -> str | None:
         "that is wrong.\n\n"
         f"{doc_md or ''}"
     )
-
-
-def connection_of_cluster(conn_id: str, cluster: str | None) -> Connection | None:
-    """Return the cluster's own connection (`{conn_id}__{cluster}`), or else that of all clusters; None if neither."""
-    for name in dict.fromkeys((Cluster(cluster).named(conn_id), conn_id)):
-        try:
-            return BaseHook.get_connection(name)
-        except AirflowNotFoundException:
-            continue
-    return None

@@ -6,6 +6,7 @@ provider's own hook reads it. Credentials come from one place: what a connection
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundExceptio
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.storage.clients.options import HADOOP_SETTINGS, HDFS_USER
+from tiered_storage_airflow.clusters import Cluster
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -25,6 +27,28 @@ if TYPE_CHECKING:
     from tiered_storage.settings.settings import Settings
 
 _WEB_IDENTITY = "assume_role_with_web_identity"
+_log = logging.getLogger(__name__)
+
+
+def find_connection(conn_id: str, default: str, cluster: str | None) -> Connection | None:
+    """Return the connection of a hook: the cluster's own (`{conn_id}__{cluster}`), or else that of all clusters.
+
+    Returns None if neither exists and `conn_id` is the hook's `default`. Raises AirflowFailException if it is another.
+    """
+    names = list(dict.fromkeys((Cluster(cluster).named(conn_id), conn_id)))
+    for name in names:
+        try:
+            found = BaseHook.get_connection(name)
+        except AirflowNotFoundException:
+            continue
+        _log.info("using the connection %s", name)
+        return found
+    if conn_id != default:
+        raise AirflowFailException(
+            f"there is no connection {' or '.join(names)}: create it, or correct the id in the DAG file"
+        )
+    _log.info("there is no connection %s", " or ".join(names))
+    return None
 
 
 def connection_options(connection: Connection, store_url: str, environment: ObjectStoreOptions) -> ObjectStoreOptions:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from tiered_storage_airflow.clusters import connection_of_cluster
-
 if TYPE_CHECKING:
     from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
     from tiered_storage.settings.settings import Settings
@@ -17,8 +15,8 @@ class RemoteLogMetadataHook(BaseHook):
     """Opens the metadata store that the settings name (rlmm.config.url).
 
     :param remote_log_metadata_conn_id: a connection of type postgres, which fills in the user, password, host, port and
-        database that the URL leaves out; if it does not exist, PGPASSWORD or ~/.pgpass has the password. SQLite needs
-        none.
+        database that the URL leaves out; if the default one does not exist, PGPASSWORD or ~/.pgpass has the password.
+        SQLite needs none.
     :param cluster: the name of another cluster; its own connection (`{remote_log_metadata_conn_id}__{cluster}`) goes
         first
     """
@@ -37,15 +35,17 @@ class RemoteLogMetadataHook(BaseHook):
     def with_login(self, settings: Settings) -> Settings:
         """Return `settings` with the connection's login in the URL, where nothing shows it.
 
-        Raises ConfigurationError if the connection is that of another server or database.
+        Raises ConfigurationError if the connection is that of another server or database, and AirflowFailException if
+        another connection than the default does not exist.
         """
         from tiered_storage.redaction import SecretUrl
         from tiered_storage.remote_log.metadata.sql.database.postgres_database import with_login
+        from tiered_storage_airflow.hooks.connections import find_connection
 
         url = settings.rlmm_config_url.get_secret_value()
         if not url.startswith("postgresql:"):
             return settings
-        found = connection_of_cluster(self.remote_log_metadata_conn_id, self.cluster)
+        found = find_connection(self.remote_log_metadata_conn_id, self.default_conn_name, self.cluster)
         if found is None:
             return settings
         given = {

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from tiered_storage_airflow.clusters import connection_of_cluster
 from tiered_storage_airflow.provider import CONNECTION_TYPE
 
 if TYPE_CHECKING:
@@ -20,8 +19,9 @@ class RemoteStorageHook(BaseHook):
     """Opens the object store that the settings name, with the connection's endpoint and secrets.
 
     :param remote_storage_conn_id: a connection of type remote_storage, or of the store's usual type: aws, wasb,
-        google_cloud_platform (untested), hdfs, webhdfs. If it does not exist, the hook uses the environment's variables
-        (AWS_*, AZURE_*, HADOOP_*), as every tool of that store does. A local directory needs none.
+        google_cloud_platform (untested), hdfs, webhdfs. If the default one does not exist, the hook uses the
+        environment's variables (AWS_*, AZURE_*, HADOOP_*), as every tool of that store does. A local directory needs
+        none.
     :param cluster: the name of another cluster; its own connection (`{remote_storage_conn_id}__{cluster}`) goes first
     """
 
@@ -38,12 +38,15 @@ class RemoteStorageHook(BaseHook):
         self.cluster = cluster
 
     def options(self, settings: Settings) -> ObjectStoreOptions:
-        """Return how to reach the store, from the settings, else the connection, else the environment."""
+        """Return how to reach the store, from the settings, else the connection, else the environment.
+
+        Raises AirflowFailException if another connection than the default does not exist.
+        """
         from tiered_storage.remote_log.context import configured_options, store_options
         from tiered_storage.remote_log.storage.clients.options import options_of
-        from tiered_storage_airflow.hooks.connections import connection_options
+        from tiered_storage_airflow.hooks.connections import connection_options, find_connection
 
-        connection = connection_of_cluster(self.remote_storage_conn_id, self.cluster)
+        connection = find_connection(self.remote_storage_conn_id, self.default_conn_name, self.cluster)
         if connection is None:
             return store_options(settings)
         given = connection_options(connection, settings.rsm_config_url, options_of(os.environ))

@@ -5,6 +5,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from servers.postgres import PASSWORD, USER, postgres_url, the_server
 from support.remote_logs import a_remote_log, begin
@@ -91,6 +92,13 @@ def test_a_url_of_several_hosts_takes_no_other_one(
     hook = define(monkeypatch, password="hush", **other)
     with pytest.raises(ConfigurationError, match="out of one"):
         hook.with_login(settings_at(url, tmp_path))
+
+
+def test_a_mistyped_connection_is_named(tmp_path: Path) -> None:
+    settings = settings_at("postgresql://me@db.example.com/metadata", tmp_path)
+    assert RemoteLogMetadataHook().with_login(settings) is settings
+    with pytest.raises(AirflowFailException, match="mistyped"):
+        RemoteLogMetadataHook("mistyped").with_login(settings)
 
 
 def test_sqlite_needs_no_connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

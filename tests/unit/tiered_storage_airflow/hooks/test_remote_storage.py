@@ -7,6 +7,7 @@ from pathlib import Path
 
 import boto3
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from servers.aws_roles import Account, Role, role_arn, running_account
 from servers.s3_proxy import Asked, Refusal
@@ -138,8 +139,29 @@ def test_without_a_connection_the_environment_alone_decides(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an id")
-    hook = RemoteStorageHook("there_is_none")
-    assert hook.options(settings).access_key_id == "an id"
+    assert RemoteStorageHook().options(settings).access_key_id == "an id"
+
+
+@pytest.mark.parametrize("cluster", [None, "west"])
+def test_a_mistyped_connection_is_named_and_not_replaced_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, cluster: str | None
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the worker")
+    monkeypatch.setenv("AIRFLOW_CONN_REMOTE_STORAGE_DEFAULT", json.dumps(SECRET))
+    with pytest.raises(AirflowFailException, match=r"\bmistyped\b"):
+        RemoteStorageHook("mistyped", cluster).options(settings)
+
+
+def test_the_log_names_the_connection(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(SECRET))
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE__WEST", json.dumps({**SECRET, "login": "of west"}))
+    for cluster, used, login in ((None, "lake", "an id"), ("west", "lake__west", "of west"), ("east", "lake", "an id")):
+        caplog.clear()
+        assert RemoteStorageHook("lake", cluster).options(settings).access_key_id == login
+        assert [each.args for each in caplog.records if "connection" in each.msg] == [(used,)]
 
 
 def test_the_hook_opens_the_store_that_the_settings_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -148,7 +170,7 @@ def test_the_hook_opens_the_store_that_the_settings_name(monkeypatch: pytest.Mon
     config = tmp_path / "settings.yaml"
     config.write_text(f"state.directory: {tmp_path}\n")
     monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(config))
-    storage = RemoteStorageHook("there_is_none").get_conn()
+    storage = RemoteStorageHook().get_conn()
     assert isinstance(storage, ObjectRemoteStorageManager)
     storage.close()
 
