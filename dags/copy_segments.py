@@ -39,7 +39,6 @@ from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
     in_copy_queues=True,
 )
 def copy_segments(cluster: Cluster) -> None:
-    # A dry run or an empty plan skips the rest: no Spark, no event.
     plan = PlanCopyOperator(
         task_id="plan", max_segments=fields.MAX_SEGMENTS,
         topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
@@ -55,16 +54,16 @@ def copy_segments(cluster: Cluster) -> None:
     ).expand(results=copied.output)  # fmt: skip
     # Announces what was committed even if other partitions failed; skips itself if nothing was committed.
     announced = AnnounceCopyOperator(
-        task_id="announce", results=copied.output, not_begun=copied.not_begun,
-        settings=fields.SETTINGS, dry_run=fields.DRY_RUN, outlets=[cluster.remote_log], trigger_rule="all_done",
+        task_id="announce", results=copied.output, outlets=[cluster.remote_log], trigger_rule="all_done",
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
     # This leaf fails the run if a partition failed, or if the run left out something that was requested.
     concluded = ConcludeCopyOperator(
-        task_id="all_committed", plan=plan.output, not_begun=copied.not_begun, trigger_rule="none_failed",
+        task_id="all_committed", plan=plan.output, results=copied.output, trigger_rule="none_failed",
         topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
         settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
-    # The plan skips the tasks right after it: announce, which runs whatever failed before it, has to be one of them.
+    # A dry run or an empty plan skips the tasks right after it: announce, which runs whatever failed, must be one.
     plan >> announced
     committed >> [announced, concluded]
 

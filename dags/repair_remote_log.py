@@ -51,7 +51,7 @@ def repair_remote_log(cluster: Cluster) -> None:
     finished = FinishRepairOperator(
         task_id="finish",
         plan=XComArg(plan, key="repairs"),
-        not_begun=copied.not_begun,
+        results=copied.output,
         settings=fields.SETTINGS,
         dry_run=fields.DRY_RUN,
         pool=cluster.pool("remote_log_deleter"),

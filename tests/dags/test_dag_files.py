@@ -201,6 +201,21 @@ def test_instances_have_names_and_every_task_leads_to_the_runs_report(airflow: A
         assert any(isinstance(link, ReportLink) for link in task.operator_extra_links), task.task_id
 
 
+@pytest.mark.parametrize("dag_id", [path.stem for path in FILES])
+def test_no_template_reads_an_xcom_for_which_airflow_draws_no_edge(airflow: AirflowHome, dag_id: str) -> None:
+    for task in airflow.dag(dag_id).tasks:
+        values = [getattr(task, name, None) for name in task.template_fields]
+        assert [value for value in values if isinstance(value, str) and "xcom" in value] == [], task.task_id
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "task_id"),
+    [("copy_segments", "announce"), ("copy_segments", "all_committed"), ("repair_remote_log", "finish")],
+)
+def test_what_reads_the_outcome_of_a_copy_comes_after_it(airflow: AirflowHome, dag_id: str, task_id: str) -> None:
+    assert "copy" in airflow.dag(dag_id).get_task(task_id).upstream_task_ids
+
+
 def test_every_task_but_the_switch_takes_a_slot_of_a_pool_of_ours(airflow: AirflowHome) -> None:
     tasks = {(path.stem, task.task_id): task for path in FILES for task in airflow.dag(path.stem).tasks}
     expected = dict.fromkeys(tasks, "remote_log_metadata")

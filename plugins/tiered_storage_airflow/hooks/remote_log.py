@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 class RemoteLogHook(BaseHook):
     """Opens a RemoteLogManager as the settings say: TIERED_STORAGE_CONFIG, or include/tiered_storage.yaml.
 
-    :param remote_storage_conn_id: where the store's endpoint and secrets are
+    :param remote_storage_conn_id: see RemoteStorageHook
     :param overrides: properties by name that override the file and the environment
     :param cluster: the name of another cluster, which has a settings file of its own; None: the first cluster
+    :param remote_log_metadata_conn_id: see RemoteLogMetadataHook
+    :param kafka_conn_id: a connection of type kafka to the cluster's brokers; None: the setting cluster.connection
     """
 
     hook_name = "Remote log"
@@ -29,12 +31,17 @@ class RemoteLogHook(BaseHook):
         remote_storage_conn_id: str = RemoteStorageHook.default_conn_name,
         overrides: Mapping[str, object] | None = None,
         cluster: str | None = None,
+        *,
+        remote_log_metadata_conn_id: str = RemoteLogMetadataHook.default_conn_name,
+        kafka_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.remote_storage_conn_id = remote_storage_conn_id
         self.overrides = overrides
         self.cluster = cluster
+        self.remote_log_metadata_conn_id = remote_log_metadata_conn_id
+        self.kafka_conn_id = kafka_conn_id
 
     def get_conn(self, *, create: bool = False, outdated: bool = False) -> RemoteLogManager:
         """Open it; use it in a `with`. `create` and `outdated` as RemoteLogContext.open."""
@@ -43,9 +50,9 @@ class RemoteLogHook(BaseHook):
         from tiered_storage.settings.settings import load_cluster_settings
         from tiered_storage_airflow.hooks.connections import source_properties
 
-        settings = RemoteLogMetadataHook(cluster=self.cluster).with_login(
-            load_cluster_settings(self.cluster, overrides=self.overrides)
-        )
+        kafka = {} if self.kafka_conn_id is None else {"cluster.connection": self.kafka_conn_id}
+        settings = load_cluster_settings(self.cluster, overrides={**(self.overrides or {}), **kafka})
+        settings = RemoteLogMetadataHook(self.remote_log_metadata_conn_id, self.cluster).with_login(settings)
         options = RemoteStorageHook(self.remote_storage_conn_id, self.cluster).options(settings)
         return RemoteLogManager.open(
             settings,

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import SkipMixin, XComArg
+from airflow.sdk import XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tiered_storage_airflow.forms.fields import warn_of_unknown_fields
 from tiered_storage_airflow.hooks.remote_log_metadata import RemoteLogMetadataHook
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, fail_for_left, log_stop
+from tiered_storage_airflow.operators.remote_log_operator import (
+    PlanningOperator,
+    RemoteLogOperator,
+    fail_for_left,
+    log_stop,
+)
 from tiered_storage_airflow.runs.scope import is_switched_on, required_number
 from tiered_storage_airflow.runs.summary import keep_done, summarize
 from tiered_storage_airflow.runs.task_context import lease_owner, own_path, task_folder
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.manager import RemoteLogManager
 
 
-class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
+class PlanTopicDeletionOperator(PlanningOperator):
     """Plan the deletion of everything remote of one incarnation of a topic; local segments stay.
 
     Returns the plan's path; a dry run skips the tasks right after it.
@@ -34,7 +39,6 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topic", "topic_id")
-    shows_dry_run = True
 
     def __init__(self, *, topic: str, topic_id: str | None = None, dry_run: bool | str = True, **kwargs: Any) -> None:
         super().__init__(dry_run=dry_run, **kwargs)
@@ -45,9 +49,8 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
         """Find the incarnation and all its remote segments. Fails if it may not be deleted."""
         from tiered_storage.remote_log.retention.topic_deletion import TopicDeletionPlan
 
-        only_show = is_switched_on(self.is_dry_run, "dry_run")
         with self.opened() as remote_log:
-            if not only_show:
+            if not self.is_dry_run:
                 remote_log.deletions.permissions.ensure_running()
             plan = remote_log.deletions.plan_topic_deletion(self.topic, self.topic_id or None)
             path = f"runs/{task_folder(context)}/topic-deletion.jsonl"
@@ -67,8 +70,8 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
                 bytes=sum(one.size for one in plan.partitions),
             )
             log_stop(remote_log, self.log)
-        if only_show:
-            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
+        if self.is_dry_run:
+            self.skip_next_tasks(context)
         return path
 
 
@@ -86,7 +89,7 @@ class MarkTopicDeletedOperator(RemoteLogOperator):
 
     def __init__(self, *, plan: str | XComArg, topic: str, confirmation: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
+        self.plan = plan
         self.topic = topic
         self.confirmation = confirmation
 
@@ -139,7 +142,7 @@ class UndeleteOperator(RemoteLogOperator):
         """Bring back partition by partition; a failed partition does not hold up others."""
         from tiered_storage.remote_log.selection import parse_partitions
 
-        only_show = is_switched_on(self.is_dry_run, "dry_run")
+        only_show = self.is_dry_run
         with self.opened() as remote_log:
             done, left = remote_log.deletions.undelete(
                 self.topic,
@@ -170,7 +173,7 @@ class UndeleteOperator(RemoteLogOperator):
         fail_for_left(left, "not brought back")
 
 
-class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
+class PlanRecordDeletionOperator(PlanningOperator):
     """Plan the deletion of a partition's records before an offset.
 
     Returns the plan's path, for MarkDeletedOperator. A dry run or an empty plan skips the tasks
@@ -183,7 +186,6 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topic", "partition", "before")
-    shows_dry_run = True
 
     def __init__(
         self, *, topic: str, partition: int | str, before: int | str, dry_run: bool | str = True, **kwargs: Any
@@ -198,11 +200,10 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
         from tiered_storage.remote_log.retention.expiry import ExpiryRun
         from tiered_storage.remote_log.retention.expiry_planning import TO_THE_END
 
-        only_show = is_switched_on(self.is_dry_run, "dry_run")
         before = required_number(self.before, "before", least=TO_THE_END)
         with self.opened() as remote_log:
             partition = remote_log.find_partition(self.topic, required_number(self.partition, "partition"))
-            if not only_show:
+            if not self.is_dry_run:
                 remote_log.deletions.permissions.ensure_running()
             plan = remote_log.deletions.plan_record_deletion(partition, before)
             path = f"runs/{task_folder(context)}/expiry.jsonl"
@@ -217,8 +218,8 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
                 bytes=0 if plan is None else plan.size,
             )
             log_stop(remote_log, self.log)
-        if only_show or plan is None:
-            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
+        if self.is_dry_run or plan is None:
+            self.skip_next_tasks(context)
         return path
 
 
@@ -299,11 +300,10 @@ class StopDeletionsOperator(RemoteLogOperator):
         from tiered_storage.settings.settings import WHERE_METADATA_ARE, load_cluster_settings
 
         # A form may not say where the metadata are, and its text may be what is invalid.
-        overrides = self.settings if isinstance(self.settings, Mapping) and not self._is_form else None
+        overrides = self.settings if isinstance(self.settings, Mapping) and not self.has_settings_of_a_form else None
         where = load_cluster_settings(self.cluster, overrides=overrides, only=WHERE_METADATA_ARE)
-        stop_by_metadata_alone(
-            RemoteLogMetadataHook(cluster=self.cluster).with_login(where), self.reason, by, wall_clock
-        )
+        hook = RemoteLogMetadataHook(self.remote_log_metadata_conn_id, self.cluster)
+        stop_by_metadata_alone(hook.with_login(where), self.reason, by, wall_clock)
 
     def _summarize(self, remote_log: RemoteLogManager, context: Context, deletions: str, by: str) -> None:
         summarize(remote_log, context, self.log, deletions=deletions, by=by, reason=self.reason or "none given")

@@ -98,7 +98,7 @@ class MarkDeletedOperator(RemoteLogOperator):
 
     def __init__(self, *, plan: str | XComArg, is_reported_later: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
+        self.plan = plan
         self.is_reported_later = is_reported_later
 
     def execute(self, context: Context) -> str:
@@ -134,7 +134,7 @@ class DeleteSegmentsOperator(SelectingOperator):
 
     def __init__(self, *, not_marked: str | XComArg = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.not_marked: str = not_marked  # type: ignore[assignment]  # Airflow puts the value in before execute
+        self.not_marked = not_marked
 
     def execute(self, context: Context) -> None:
         """Delete; fail at the end for objects that the store did not delete, so that a retry deletes them.

@@ -93,7 +93,7 @@ class TrimLocalLogsOperator(RemoteLogOperator):
 
     def __init__(self, *, plan: str | XComArg, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
+        self.plan = plan
 
     def execute(self, context: Context) -> None:
         """Trim partition by partition; a failed partition does not hold up others."""

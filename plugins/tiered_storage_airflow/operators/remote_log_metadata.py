@@ -7,20 +7,23 @@ library's own messages.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, SkipMixin, XComArg
+from airflow.sdk import Asset, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from tiered_storage_airflow.operators.remote_log_operator import (
+    Batches,
+    PlanningOperator,
     RemoteLogOperator,
     SelectingOperator,
+    batches_of,
     described,
     not_begun_message,
     not_begun_of,
 )
-from tiered_storage_airflow.runs.scope import is_switched_on, whole_number
+from tiered_storage_airflow.runs.scope import whole_number
 from tiered_storage_airflow.runs.stats import count
 from tiered_storage_airflow.runs.summary import summarize
 from tiered_storage_airflow.runs.task_context import effective_now, own_path, task_folder, window_end
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata
 
 
-class PlanCopyOperator(SelectingOperator, SkipMixin):
+class PlanCopyOperator(SelectingOperator, PlanningOperator):
     """Plan what a copy run copies; the task's log is the dry run's output.
 
     Returns the plan's path. A dry run or an empty plan skips the tasks right after it; those after them run or not by
@@ -43,7 +46,6 @@ class PlanCopyOperator(SelectingOperator, SkipMixin):
     """
 
     template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments")
-    shows_dry_run = True
 
     def __init__(self, *, max_segments: int | str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -70,11 +72,10 @@ class PlanCopyOperator(SelectingOperator, SkipMixin):
                 unreadable=len(plan.unreadable),
                 alarms=len(plan.alarms),
             )
-        is_dry_run = is_switched_on(self.is_dry_run, "dry_run")
-        if plan.is_empty and not is_dry_run:
+        if plan.is_empty and not self.is_dry_run:
             _fail_for(plan.troubles, "nothing is due, but")
-        if plan.is_empty or is_dry_run:
-            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
+        if plan.is_empty or self.is_dry_run:
+            self.skip_next_tasks(context)
         return path
 
     def _show(self, plan: CopyPlan) -> None:
@@ -104,10 +105,10 @@ class CommitMetadataOperator(RemoteLogOperator):
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "results", "plan")
 
-    def __init__(self, *, results: dict[str, str], plan: str | XComArg = "", **kwargs: Any) -> None:
+    def __init__(self, *, results: Mapping[str, str], plan: str | XComArg = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.results = results
-        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
+        self.plan = plan
 
     def execute(self, context: Context) -> str:
         """Commit, write the list of what became visible, and fail for what did not."""
@@ -142,15 +143,13 @@ class AnnounceCopyOperator(RemoteLogOperator):
     Skips itself if nothing was committed.
 
     :param results: what CopySegmentsOperator returned
-    :param not_begun: that operator's `not_begun`; empty: all were begun
     """
 
-    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "results", "not_begun")
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "results")
 
-    def __init__(self, *, results: Any, not_begun: str = "", **kwargs: Any) -> None:
+    def __init__(self, *, results: Batches | XComArg | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.results = results
-        self.not_begun = not_begun
 
     def execute(self, context: Context) -> None:
         """Collect what every batch committed, and put it in the event."""
@@ -161,7 +160,7 @@ class AnnounceCopyOperator(RemoteLogOperator):
         path = f"runs/{task_folder(context)}/announced.jsonl"
         with self.opened() as remote_log:
             work = remote_log.context.work
-            batches = self.results or []
+            batches = batches_of(self.results)
             committed = [
                 segment
                 for batch in batches
@@ -173,7 +172,7 @@ class AnnounceCopyOperator(RemoteLogOperator):
                 for outcome in work.read_if_there(own_path(context, batch["path"]), CopyOutcome)
             ]
             failed = {str(each.task.metadata.topic_id_partition) for each in copied if each.finished is None}
-            failed |= {each.partition for each in not_begun_of(remote_log, context, self.not_begun)}
+            failed |= {each.partition for each in not_begun_of(remote_log, context, batches)}
             partitions = sorted({segment.topic_id_partition for segment in committed})
             work.write(path, partitions, TopicIdPartition)
             summarize(
@@ -207,15 +206,15 @@ class ConcludeCopyOperator(SelectingOperator):
     it: its window may end earlier. Retries check whether another run has committed it since.
 
     :param plan: what PlanCopyOperator returned, for the same topics and partitions
-    :param not_begun: that of CopySegmentsOperator; empty: all were begun
+    :param results: what CopySegmentsOperator returned
     """
 
-    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "plan", "not_begun")
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "plan", "results")
 
-    def __init__(self, *, plan: str | XComArg, not_begun: str = "", **kwargs: Any) -> None:
+    def __init__(self, *, plan: str | XComArg, results: Batches | XComArg | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
-        self.not_begun = not_begun
+        self.plan = plan
+        self.results = results
 
     def execute(self, context: Context) -> None:
         """Fail for copies that could not be planned or begun, and for what a backfill's window still lacks."""
@@ -224,7 +223,7 @@ class ConcludeCopyOperator(SelectingOperator):
         end = window_end(context)
         with self.opened() as remote_log:
             [plan] = remote_log.context.work.read(own_path(context, self.plan), CopyPlan)
-            failed = not_begun_of(remote_log, context, self.not_begun)
+            failed = not_begun_of(remote_log, context, batches_of(self.results))
             selection = self.selection(remote_log)
             lacking = () if end is None else remote_log.plan_copy(selection, end).segments
         if failed:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import BaseOperator, SkipMixin
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from tiered_storage_airflow.forms.fields import refuse_unknown_fields
+from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
+from tiered_storage_airflow.hooks.remote_log_metadata import RemoteLogMetadataHook
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 from tiered_storage_airflow.links import ReportLink
-from tiered_storage_airflow.runs.scope import Overrides, is_switched_on, opened_remote_log, selected
+from tiered_storage_airflow.runs.scope import Overrides, is_switched_on, overrides_of, selected
 from tiered_storage_airflow.runs.task_context import is_asked_for, own_path
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.model import Finding
     from tiered_storage.remote_log.selection import Selection
+
+
+Batches = Sequence[Mapping[str, str]]
+"""The batches of a copy run: each has a `name`, the `path` of its results, and the path to list what is `committed`."""
+NOT_BEGUN = "not_begun"
+"""Each also has the path of the partitions whose copies the run could not begin, or an empty text."""
 
 
 class RemoteLogOperator(BaseOperator):
@@ -33,14 +41,16 @@ class RemoteLogOperator(BaseOperator):
     plan before it does not skip it if somebody clears it alone.
 
     :param settings: properties by name that override the file and the environment: a mapping, or its JSON as text.
-        Text may come from a form, so it sets only what a form may set
-    :param remote_storage_conn_id: the connection with the store's endpoint and secrets
+        Text may come from a form, so it sets only what a form may set. So does a mapping if the task renders templates
+        to values (render_template_as_native_obj)
+    :param remote_storage_conn_id: the connection with the store's endpoint and secrets; see RemoteStorageHook
+    :param remote_log_metadata_conn_id: the connection with the login of the metadata; see RemoteLogMetadataHook
+    :param kafka_conn_id: the connection to the cluster's brokers; None: the one that the settings name
     :param dry_run: only show the plan
     :param cluster: the name of another cluster, which has a settings file of its own; None: the first cluster
     """
 
-    # Not dry_run: BaseOperator has a method of that name.
-    template_fields: Sequence[str] = ("settings", "is_dry_run")
+    template_fields: Sequence[str] = ("settings", "dry_run")
     operator_extra_links = (ReportLink(),)
     shows_dry_run = False
 
@@ -49,24 +59,41 @@ class RemoteLogOperator(BaseOperator):
         *,
         settings: Overrides = None,
         remote_storage_conn_id: str = RemoteStorageHook.default_conn_name,
+        remote_log_metadata_conn_id: str = RemoteLogMetadataHook.default_conn_name,
+        kafka_conn_id: str | None = None,
         dry_run: bool | str = False,
         cluster: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.cluster = cluster
-        self.is_dry_run = dry_run
         self.settings = settings
-        # Airflow may render a text template to a mapping; it still counts as form input.
-        self._is_form = isinstance(settings, str)
         self.remote_storage_conn_id = remote_storage_conn_id
+        self.remote_log_metadata_conn_id = remote_log_metadata_conn_id
+        self.kafka_conn_id = kafka_conn_id
+        # It hides a method of BaseOperator that Airflow 3 never calls; a template field has its argument's name.
+        self.dry_run: bool | str = dry_run  # type: ignore[assignment]
+        self.cluster = cluster
+
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether the run only shows its plan. Raises AirflowFailException if `dry_run` is neither true nor false."""
+        return is_switched_on(self.dry_run, "dry_run")
+
+    @property
+    def has_settings_of_a_form(self) -> bool:
+        """Whether the settings may come from a form: if they are text, or if the task renders templates to values."""
+        renders_values = self.render_template_as_native_obj
+        if renders_values is None:
+            dag = self.get_dag()
+            renders_values = dag is not None and dag.render_template_as_native_obj
+        return isinstance(self.settings, str) or renders_values
 
     def pre_execute(self, context: Context) -> None:
         """Fail for an unknown form field; raise AirflowSkipException in a dry run, unless the task shows it."""
         # Here, and not in default_args: a task's own pre_execute would replace it there.
         self.check_form(context)
         super().pre_execute(context)
-        if not self.shows_dry_run and is_switched_on(self.is_dry_run, "dry_run"):
+        if not self.shows_dry_run and self.is_dry_run:
             raise AirflowSkipException(
                 "nothing was done: this run only shows its plan (dry_run); trigger a new run without dry_run"
             )
@@ -75,11 +102,39 @@ class RemoteLogOperator(BaseOperator):
         """Raise AirflowFailException if the run has a field that the DAG's form does not have."""
         refuse_unknown_fields(context)
 
-    def opened(self, *, outdated: bool = False) -> AbstractContextManager[RemoteLogManager]:
-        """Open the remote log for a `with`; see opened_remote_log."""
-        return opened_remote_log(
-            self.settings, self.remote_storage_conn_id, self.cluster, is_form=self._is_form, outdated=outdated
-        )
+    @contextmanager
+    def opened(self, *, outdated: bool = False) -> Iterator[RemoteLogManager]:
+        """Open the remote log for a `with`; `outdated` as RemoteLogContext.open.
+
+        An error in the block that no retry can repair fails the task for good; any other error passes through, and
+        Airflow retries.
+        """
+        from tiered_storage.errors import TieredStorageError
+
+        try:
+            hook = RemoteLogHook(
+                self.remote_storage_conn_id,
+                overrides_of(self.settings, self.cluster, is_form=self.has_settings_of_a_form),
+                self.cluster,
+                remote_log_metadata_conn_id=self.remote_log_metadata_conn_id,
+                kafka_conn_id=self.kafka_conn_id,
+            )
+            with hook.get_conn(create=True, outdated=outdated) as remote_log:
+                yield remote_log
+        except TieredStorageError as error:
+            if error.retriable:
+                raise
+            raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+
+
+class PlanningOperator(RemoteLogOperator, SkipMixin):
+    """Base of operators that plan what the next tasks do; a dry run, or an empty plan, skips the tasks right after."""
+
+    shows_dry_run = True
+
+    def skip_next_tasks(self, context: Context) -> None:
+        """Skip the tasks right after this one; those after them run or not by their trigger rules."""
+        self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
 
 
 class SelectingOperator(RemoteLogOperator):
@@ -105,7 +160,7 @@ class SelectingOperator(RemoteLogOperator):
         return selected(remote_log, self.topics, self.partitions, self.must_match)
 
 
-class DeletionPlanOperator(SelectingOperator, SkipMixin):
+class DeletionPlanOperator(SelectingOperator, PlanningOperator):
     """Base of operators that plan what a run deletes.
 
     A dry run skips the tasks right after it, and so does a run that nobody requested while scheduled.deletion.enable is
@@ -116,7 +171,6 @@ class DeletionPlanOperator(SelectingOperator, SkipMixin):
     """
 
     template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments", "wanted")
-    shows_dry_run = True
 
     def __init__(self, *, max_segments: int | str | None = None, wanted: bool | str = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -132,13 +186,12 @@ class DeletionPlanOperator(SelectingOperator, SkipMixin):
         self, context: Context, unreadable: Sequence[Finding], introduction: str, only_planned: str | None
     ) -> None:
         """Fail a dry run for what is `unreadable`; skip the next tasks in a dry run and if `only_planned`."""
-        only_shows = is_switched_on(self.is_dry_run, "dry_run")
-        if only_shows:
+        if self.is_dry_run:
             fail_for(unreadable, introduction)
         if only_planned:
             self.log.warning("%s", only_planned)
-        if only_shows or only_planned:
-            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
+        if self.is_dry_run or only_planned:
+            self.skip_next_tasks(context)
 
 
 def described(findings: Iterable[Finding]) -> str:
@@ -146,10 +199,16 @@ def described(findings: Iterable[Finding]) -> str:
     return "; ".join(map(str, findings))
 
 
-def not_begun_of(remote_log: RemoteLogManager, context: Context, path: str) -> list[Finding]:
-    """Return the partitions whose copies could not be begun; `path` is CopySegmentsOperator's `not_begun`."""
+def batches_of(results: Batches | XComArg | None) -> Batches:
+    """Return what CopySegmentsOperator returned; nothing if it was skipped or failed."""
+    return cast("Batches", results or ())
+
+
+def not_begun_of(remote_log: RemoteLogManager, context: Context, batches: Batches) -> list[Finding]:
+    """Return the partitions whose copies CopySegmentsOperator, which returned `batches`, could not begin."""
     from tiered_storage.remote_log.model import Finding
 
+    path = batches[0].get(NOT_BEGUN) if batches else None
     return remote_log.context.work.read(own_path(context, path), Finding) if path else []
 
 

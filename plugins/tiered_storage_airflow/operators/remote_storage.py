@@ -11,7 +11,7 @@ from airflow.sdk import XComArg
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException
 
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, not_begun_message
+from tiered_storage_airflow.operators.remote_log_operator import NOT_BEGUN, RemoteLogOperator, not_begun_message
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
 from tiered_storage_airflow.runs.scope import required_number
 from tiered_storage_airflow.runs.task_context import lease_owner, own_path, task_folder
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.manager import RemoteLogManager
 
 COPY_JOB = SPARK_JOBS / "copy_segments.py"
-_NOT_BEGUN = "not_begun"
 
 
 class CopySegmentsOperator(SparkGroupsOperator):
@@ -33,7 +32,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
     work area, and renews the leases while Spark works. Workers never touch the metadata store. Returns the batches
     to commit, each with a name, the path of its results, and the path for its commit. If Spark fails or hangs, the
     batches with results are still committed and the commit names the rest; without any result, the try fails.
-    Partitions whose copies could not be begun are in a file too: a later task, which takes `not_begun`, fails for them.
+    Partitions whose copies could not be begun are in a file that each batch names: a later task fails for them.
 
     :param plan: what PlanCopyOperator returned
     """
@@ -42,12 +41,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
 
     def __init__(self, *, plan: str | XComArg, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
-
-    @property
-    def not_begun(self) -> str:
-        """A template of the path of that file, for later tasks of the same run; empty if all copies were begun."""
-        return f"{{{{ ti.xcom_pull(task_ids='{self.task_id}', key='{_NOT_BEGUN}') or '' }}}}"
+        self.plan = plan
 
     def execute(self, context: Context) -> list[dict[str, str]]:  # type: ignore[override]
         """Begin the copies, let Spark copy the bytes, and sort the results into batches."""
@@ -70,10 +64,9 @@ class CopySegmentsOperator(SparkGroupsOperator):
                 else:
                     self.log.info("nothing is due; the leader epochs of %d partitions are recorded", len(plan.lineages))
                 return []
-            if begun.failed:
-                not_begun = f"{folder}/not-begun.jsonl"
+            not_begun = f"{folder}/not-begun.jsonl" if begun.failed else ""
+            if not_begun:
                 remote_log.context.work.write(not_begun, begun.failed, Finding)
-                context["ti"].xcom_push(key=_NOT_BEGUN, value=not_begun)
             job = remote_log.write_copy_job(folder, begun)
 
             def has_results() -> bool:
@@ -86,7 +79,8 @@ class CopySegmentsOperator(SparkGroupsOperator):
                 ended = self.submit(context, remote_log, job.files, COPY_JOB, watch, has_results)
             self.log.info("in total: %s", watch.progress)
             length = _partitions_a_batch(remote_log, begun.tasks)
-            return job.write_batches(remote_log.context.work, length, ended)
+            batches = job.write_batches(remote_log.context.work, length, ended)
+            return [{**batch, NOT_BEGUN: not_begun} for batch in batches]
 
 
 def _partitions_a_batch(remote_log: RemoteLogManager, tasks: Sequence[CopyTask]) -> int:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import SkipMixin, XComArg
+from airflow.sdk import XComArg
 from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.operators.remote_log_operator import (
+    Batches,
+    PlanningOperator,
     RemoteLogOperator,
     SelectingOperator,
+    batches_of,
     described,
     not_begun_message,
     not_begun_of,
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.repair.plan import RepairPlan
 
 
-class PlanRepairOperator(SelectingOperator, SkipMixin):
+class PlanRepairOperator(SelectingOperator, PlanningOperator):
     """Audit, and plan the repairs: copy damaged segments again, and remove what copies left over.
 
     Has two outputs: the path of the plan's `copies`, for CopySegmentsOperator, and that of all its `repairs`, for
@@ -38,7 +41,6 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
     """
 
     template_fields: Sequence[str] = (*SelectingOperator.template_fields, "deep")
-    shows_dry_run = True
 
     def __init__(self, *, deep: bool | str = False, dry_run: bool | str = True, **kwargs: Any) -> None:
         super().__init__(dry_run=dry_run, multiple_outputs=True, **kwargs)
@@ -50,7 +52,6 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
         from tiered_storage.remote_log.progress import Amount, TaskProgress
         from tiered_storage.remote_log.repair.plan import RepairPlan
 
-        only_show = is_switched_on(self.is_dry_run, "dry_run")
         deep = is_switched_on(self.deep, "deep")
         with self.opened(outdated=True) as remote_log:
             selection = self.selection(remote_log)
@@ -76,10 +77,10 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
                 left_to_a_person=len(plan.advice),
             )
         self._show(plan)
-        if only_show or plan.is_empty:
-            if plan.advice and not only_show:
+        if self.is_dry_run or plan.is_empty:
+            if plan.advice and not self.is_dry_run:
                 raise AirflowFailException(_for_a_person(plan.advice))
-            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
+            self.skip_next_tasks(context)
         return outputs
 
     def _show(self, plan: RepairPlan) -> None:
@@ -112,15 +113,15 @@ class FinishRepairOperator(RemoteLogOperator):
     Fails for what is left to a person. Does nothing if copies could not be begun.
 
     :param plan: the output `repairs` of PlanRepairOperator
-    :param not_begun: that of CopySegmentsOperator; empty: all were begun
+    :param results: what CopySegmentsOperator returned
     """
 
-    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "plan", "not_begun")
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "plan", "results")
 
-    def __init__(self, *, plan: str | XComArg, not_begun: str = "", **kwargs: Any) -> None:
+    def __init__(self, *, plan: str | XComArg, results: Batches | XComArg | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
-        self.not_begun = not_begun
+        self.plan = plan
+        self.results = results
 
     def execute(self, context: Context) -> None:
         """Carry out the rest of the plan, as far as it still holds."""
@@ -134,7 +135,7 @@ class FinishRepairOperator(RemoteLogOperator):
             return CommitReport((), (), (), (), retriable=True)
 
         with self.opened() as remote_log:
-            if failed := not_begun_of(remote_log, context, self.not_begun):
+            if failed := not_begun_of(remote_log, context, batches_of(self.results)):
                 raise AirflowFailException(not_begun_message(failed))
             [plan] = remote_log.context.work.read(own_path(context, self.plan), RepairPlan)
             copied = replace(plan, copies=replace(plan.copies, segments=()))

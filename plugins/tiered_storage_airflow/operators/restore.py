@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import SkipMixin
 from airflow.sdk.exceptions import AirflowFailException
 
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
+from tiered_storage_airflow.operators.remote_log_operator import PlanningOperator, RemoteLogOperator
 from tiered_storage_airflow.runs.scope import ensure_may_read, is_switched_on, whole_number
 from tiered_storage_airflow.runs.summary import keep_done, summarize
 
@@ -164,7 +163,7 @@ class _RestoringOperator(RemoteLogOperator):
         return plan
 
 
-class PlanRestoreOperator(_RestoringOperator, SkipMixin):
+class PlanRestoreOperator(_RestoringOperator, PlanningOperator):
     """Show which records of a topic the store can restore; a dry run skips the tasks right after it.
 
     :param topic: the topic's name
@@ -178,14 +177,11 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
     :param dry_run: only show the plan
     """
 
-    shows_dry_run = True
-
     def execute(self, context: Context) -> None:
         """Read the metadata and the names in the store, and for a range a few indexes.
 
         Fails if no place to restore to is named.
         """
-        only_show = is_switched_on(self.is_dry_run, "dry_run")
         with self.opened() as remote_log:
             ensure_may_read(remote_log, context, self.topic)
             where = self._where(remote_log.context.settings)
@@ -208,8 +204,8 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
                 bytes=plan.size,
                 gaps=len(plan.gaps),
             )
-        if only_show:
-            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
+        if self.is_dry_run:
+            self.skip_next_tasks(context)
 
 
 class RestoreOperator(_RestoringOperator):

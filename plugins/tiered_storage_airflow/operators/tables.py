@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, SkipMixin
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tiered_storage_airflow.operators.export_results import (
@@ -19,7 +19,7 @@ from tiered_storage_airflow.operators.export_results import (
     show_plan,
     show_report,
 )
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
+from tiered_storage_airflow.operators.remote_log_operator import PlanningOperator
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
 from tiered_storage_airflow.runs.scope import ensure_may_read, is_switched_on, required_number
 from tiered_storage_airflow.runs.summary import keep_done, summarize
@@ -128,7 +128,7 @@ class _ExportOperator(BaseOperator):
         return interval
 
 
-class PlanExportOperator(_ExportOperator, RemoteLogOperator, SkipMixin):
+class PlanExportOperator(_ExportOperator, PlanningOperator):
     """Show which records of a topic an export would read; a dry run, or no topic, skips the tasks right after it.
 
     :param topic: the topic's name
@@ -144,17 +144,15 @@ class PlanExportOperator(_ExportOperator, RemoteLogOperator, SkipMixin):
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, *_FIELDS)
-    shows_dry_run = True
+    template_fields: Sequence[str] = (*PlanningOperator.template_fields, *_FIELDS)
 
     def execute(self, context: Context) -> None:
         """Read the metadata, earlier exports, and small parts of the store for times and transactions."""
         from tiered_storage.remote_log.tables.late_data import LateIntervals
 
-        only_show = is_switched_on(self.is_dry_run, "dry_run")
         if not self.topic:
             self.log.info("no topic is named, neither by the form nor by a Variable: nothing is exported")
-            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
+            self.skip_next_tasks(context)
             return
         with self.opened() as remote_log:
             ensure_may_read(remote_log, context, self.topic)
@@ -172,8 +170,8 @@ class PlanExportOperator(_ExportOperator, RemoteLogOperator, SkipMixin):
                 bytes=sum(each.size for each in ranges), interval=request.interval.folder,
                 **planned_figures(late, most),
             )  # fmt: skip
-        if only_show:
-            self.skip(ti=context["ti"], tasks=self.get_direct_relatives(upstream=False))
+        if self.is_dry_run:
+            self.skip_next_tasks(context)
 
 
 class ExportTopicOperator(_ExportOperator, SparkGroupsOperator):

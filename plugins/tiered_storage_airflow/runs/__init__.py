@@ -1,7 +1,7 @@
-"""What every run of a DAG has: its time window, lease owner and folder, an open remote log, and a summary.
+"""What every run of a DAG has: its time window, lease owner and folder, checked arguments, and a summary.
 
-`task_context` reads Airflow's context of a task, `scope` opens the remote log and checks arguments. `summary` keeps
-what the task did, and `stats` feeds Airflow's metrics.
+`task_context` reads Airflow's context of a task, `scope` checks the arguments of operators. `summary` keeps what the
+task did, and `stats` feeds Airflow's metrics.
 """
 
 __all__ = ["scope", "stats", "summary", "task_context"]

@@ -1,16 +1,14 @@
-"""Open the remote log for a run of a DAG, and interpret the arguments of its operators."""
+"""Interpret the arguments of operators: settings, selections, switches and numbers; check a user's rights."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.forms.allowed_settings import refuse_a_lifted_throttle, refuse_settings_not_for_forms
-from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
 from tiered_storage_airflow.runs.task_context import was_taken_over
 
 if TYPE_CHECKING:
@@ -22,38 +20,24 @@ Overrides = Mapping[str, object] | str | None
 """Properties by name that override all others. As text they are JSON from a form, limited to what a form may set."""
 
 
-@contextmanager
-def opened_remote_log(
-    settings: Overrides,
-    remote_storage_conn_id: str,
-    cluster: str | None = None,
-    *,
-    is_form: bool = False,
-    outdated: bool = False,
-) -> Iterator[RemoteLogManager]:
-    """Open the remote log of `cluster` (None: the first one) for a `with`; `settings` override all others.
+def overrides_of(
+    settings: Overrides, cluster: str | None = None, *, is_form: bool = False
+) -> Mapping[str, object] | None:
+    """Return `settings` as properties by name. Raises AirflowFailException for JSON that is not an object.
 
-    If they are text, or `is_form`, they may contain only what a form may set; see forms.allowed_settings. `outdated` as
-    RemoteLogContext.open. An error in the block that no retry can repair fails the task for good; any other error
-    passes through, and Airflow retries.
+    Also raises it for what a form may not set, if `settings` are text or `is_form`; see forms.allowed_settings.
     """
-    from tiered_storage.errors import TieredStorageError  # noqa: PLC0415 - a DAG file is parsed every few seconds
-
-    try:
-        properties = _properties(settings, cluster, is_form=is_form)
-        hook = RemoteLogHook(remote_storage_conn_id, properties, cluster)
-        with hook.get_conn(create=True, outdated=outdated) as remote_log:
-            yield remote_log
-    except TieredStorageError as error:
-        if error.retriable:
-            raise
-        raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+    properties = _parsed(settings) if isinstance(settings, str) else settings
+    if properties and (is_form or isinstance(settings, str)):
+        refuse_settings_not_for_forms(properties, cluster)
+        refuse_a_lifted_throttle(properties, cluster)
+    return properties
 
 
 def selected(remote_log: RemoteLogManager, topics: str, partitions: str | None, must_match: bool | str) -> Selection:
     """Return the selection. Raises ConfigurationError if it is invalid, or if it `must_match` and matches nothing."""
-    from tiered_storage.errors import ConfigurationError  # noqa: PLC0415 - as above
-    from tiered_storage.remote_log.selection import Selection, parse_partitions  # noqa: PLC0415
+    from tiered_storage.errors import ConfigurationError  # noqa: PLC0415 - a DAG file is parsed every few seconds
+    from tiered_storage.remote_log.selection import Selection, parse_partitions  # noqa: PLC0415 - as above
 
     selection = Selection(topics, parse_partitions(partitions or None))
     if is_switched_on(must_match, "must_match") and (nothing := remote_log.context.why_nothing_matches(selection)):
@@ -124,16 +108,6 @@ def required_number(value: object, name: str, least: int = 0) -> int:
     if number is None:
         raise AirflowFailException(f"{name} is empty: it must be a whole number")
     return number
-
-
-def _properties(
-    settings: Overrides, cluster: str | None = None, *, is_form: bool = False
-) -> Mapping[str, object] | None:
-    properties = _parsed(settings) if isinstance(settings, str) else settings
-    if properties and (is_form or isinstance(settings, str)):
-        refuse_settings_not_for_forms(properties, cluster)
-        refuse_a_lifted_throttle(properties, cluster)
-    return properties
 
 
 def _parsed(settings: str) -> Mapping[str, object] | None:

@@ -84,8 +84,8 @@ def run_folder(context: Mapping[str, Any]) -> str:
     return folder_name(dag_run.dag_id, dag_run.run_id)
 
 
-def own_path(context: Mapping[str, Any], path: str | None) -> str:
-    """Return `path`, where an earlier task of this run wrote a message.
+def own_path(context: Mapping[str, Any], path: object) -> str:
+    """Return `path`, where an earlier task of this run wrote a message: the value of an XCom.
 
     Raises AirflowFailException for a path of another run, whose plan had another form and may have been for a dry run.
     Also raises it if there is no path: a task alone was cleared after an empty plan.
@@ -96,7 +96,7 @@ def own_path(context: Mapping[str, Any], path: str | None) -> str:
             "new run"
         )
     folder = f"runs/{run_folder(context)}/"
-    if not path.startswith(folder):
+    if not isinstance(path, str) or not path.startswith(folder):
         raise AirflowFailException(
             f"nothing was done: {path} is not a message of this run, whose messages are in {folder}. Find out who "
             "changed the XCom of the previous task, and trigger a new run"

@@ -37,7 +37,7 @@ def copy_two_topics() -> None:
             committed = CommitMetadataOperator.partial(task_id="commit", map_index_template="{{ batch_name }}").expand(
                 results=copied.output
             )
-            committed >> AnnounceCopyOperator(task_id="announce", results=copied.output, not_begun=copied.not_begun)
+            committed >> AnnounceCopyOperator(task_id="announce", results=copied.output)
 
 
 copy_two_topics()

@@ -121,7 +121,9 @@ CONSUMERS: dict[str, Callable[[str], Any]] = {
     "1/committed-00000.jsonl": lambda path: AnnounceCopyOperator(
         task_id="announce", results=[{"name": "a batch", "path": in_the_run("1/commit-00000.jsonl"), "committed": path}]
     ),
-    "1/not-begun.jsonl": lambda path: AnnounceCopyOperator(task_id="announce", results=[], not_begun=path),
+    "1/not-begun.jsonl": lambda path: FinishRepairOperator(
+        task_id="finish", plan=in_the_run("repair.jsonl"), results=[{"not_begun": path}]
+    ),
 }
 
 

@@ -12,12 +12,13 @@ from airflow.sdk import BaseOperator
 from tiered_storage_airflow import operators
 from tiered_storage_airflow.operators.remote_log_operator import (
     DeletionPlanOperator,
+    PlanningOperator,
     RemoteLogOperator,
     SelectingOperator,
 )
 from tiered_storage_airflow.operators.spark_groups import SparkGroupsOperator
 
-BASES = (RemoteLogOperator, SelectingOperator, DeletionPlanOperator, SparkGroupsOperator)
+BASES = (RemoteLogOperator, SelectingOperator, PlanningOperator, DeletionPlanOperator, SparkGroupsOperator)
 
 
 def operator_classes() -> list[type[BaseOperator]]:
@@ -42,3 +43,10 @@ def test_an_operator_has_only_these_bases_of_ours_and_airflows(operator: type[Ba
         each for each in shared if each.__module__ != operator.__module__ or not each.__name__.startswith("_")
     ] == []
     assert operator is RemoteLogOperator or RemoteLogOperator in inherited
+
+
+@pytest.mark.parametrize("operator", operator_classes(), ids=lambda operator: operator.__name__)
+def test_a_template_field_has_the_name_of_its_argument(operator: type[BaseOperator]) -> None:
+    made = [vars(each)["__init__"] for each in operator.__mro__ if "__init__" in vars(each)]
+    arguments = {name for each in made for name in inspect.signature(each).parameters}
+    assert set(operator.template_fields) - arguments == set()

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from support.command_line import mentions
@@ -12,7 +13,7 @@ from tiered_storage.settings.settings import Settings, load_settings
 from tiered_storage_airflow.forms.allowed_settings import BY_A_FORM
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SparkGroupsOperator
-from tiered_storage_airflow.runs.scope import _properties, is_switched_on, required_number, whole_number
+from tiered_storage_airflow.runs.scope import is_switched_on, overrides_of, required_number, whole_number
 
 
 @pytest.mark.parametrize(
@@ -48,12 +49,12 @@ def test_a_number_that_is_needed_may_not_be_left_out() -> None:
 
 
 def test_settings_may_come_as_json() -> None:
-    assert _properties('{"copy.window.bytes": 65536}') == {"copy.window.bytes": 65536}
-    assert _properties({"a": 1}) == {"a": 1}
-    assert [_properties(value) for value in (None, "", "null")] == [None, None, None]
+    assert overrides_of('{"copy.window.bytes": 65536}') == {"copy.window.bytes": 65536}
+    assert overrides_of({"a": 1}) == {"a": 1}
+    assert [overrides_of(value) for value in (None, "", "null")] == [None, None, None]
     for value in ('["s3cr3t"]', "7", "{s3cr3t", "[" * 100_000):
         with pytest.raises(AirflowFailException, match="settings") as error:
-            _properties(value)
+            overrides_of(value)
         assert "s3cr3t" not in str(error.value)
 
 
@@ -178,7 +179,7 @@ def test_a_form_sets_nothing_that_says_where_data_lives_or_what_is_deleted_but_a
     name: str, value: object
 ) -> None:
     with pytest.raises(AirflowFailException) as refused:
-        _properties(json.dumps({"copy.window.bytes": 65536, name: value}))
+        overrides_of(json.dumps({"copy.window.bytes": 65536, name: value}))
 
     message = str(refused.value)
     assert mentions(message, f"settings: {name} ", "cannot be set")
@@ -186,12 +187,12 @@ def test_a_form_sets_nothing_that_says_where_data_lives_or_what_is_deleted_but_a
     assert where in message
     assert "the settings file" in message
     assert "copy.window.bytes" in message.partition("a form may set")[2]
-    assert _properties({name: value}) == {name: value}
+    assert overrides_of({name: value}) == {name: value}
 
 
 def test_a_form_reports_all_that_it_may_not_set_and_no_value() -> None:
     with pytest.raises(AirflowFailException) as refused:
-        _properties(json.dumps({"topics": {"x": {"deletion.allowed": True}}, "rlmm.config.url": "pg://me:secret@db"}))
+        overrides_of(json.dumps({"topics": {"x": {"deletion.allowed": True}}, "rlmm.config.url": "pg://me:secret@db"}))
 
     assert mentions(str(refused.value), "rlmm.config.url and topics", "cannot be set")
     assert "secret" not in str(refused.value)
@@ -202,7 +203,7 @@ def test_a_form_sets_what_it_may(tmp_path: Path) -> None:
     file.write_text("")
     given = {**dict.fromkeys(BY_A_FORM, 1 << 20), "metadata.busy.timeout.ms": 60_000}
 
-    settings = load_settings(file, environ={}, overrides=_properties(json.dumps(given)))
+    settings = load_settings(file, environ={}, overrides=overrides_of(json.dumps(given)))
 
     assert {name: getattr(settings, name.replace(".", "_")) for name in BY_A_FORM} == given
 
@@ -225,7 +226,7 @@ def test_a_form_does_not_lift_an_administrators_throttle(
     operator = RemoteLogOperator(task_id="audit", settings=json.dumps({THROTTLE: asked}))
     with pytest.raises(AirflowFailException, match=rf"{THROTTLE}.*\b4194304\b"):
         operator.opened().__enter__()
-    assert _properties({THROTTLE: asked}) == {THROTTLE: asked}
+    assert overrides_of({THROTTLE: asked}) == {THROTTLE: asked}
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_a_form_does_not_lift_an_administrators_throttle(
 )
 def test_a_form_lowers_a_throttle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int, asked: object) -> None:
     throttled(tmp_path, monkeypatch, held)
-    assert _properties(json.dumps({THROTTLE: asked})) == {THROTTLE: asked}
+    assert overrides_of(json.dumps({THROTTLE: asked})) == {THROTTLE: asked}
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ def test_the_docs_list_what_a_form_may_set() -> None:
 
 
 def test_a_name_that_does_not_exist_is_left_to_whoever_knows_the_nearest() -> None:
-    assert _properties('{"rsm.config.ulr": "s3://x/y"}') == {"rsm.config.ulr": "s3://x/y"}
+    assert overrides_of('{"rsm.config.ulr": "s3://x/y"}') == {"rsm.config.ulr": "s3://x/y"}
 
 
 def test_a_form_sets_no_option_of_a_custom_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,27 +276,46 @@ def test_a_form_sets_no_option_of_a_custom_class(tmp_path: Path, monkeypatch: py
 
     for name in ("mine.bucket", "rlmm.config.server"):
         with pytest.raises(AirflowFailException, match=f"settings: {name} ") as refused:
-            _properties(json.dumps({name: "s3cr3t"}))
+            overrides_of(json.dumps({name: "s3cr3t"}))
         assert "s3cr3t" not in str(refused.value)
-    assert _properties({"mine.bucket": "x"}) == {"mine.bucket": "x"}
+    assert overrides_of({"mine.bucket": "x"}) == {"mine.bucket": "x"}
 
 
 @pytest.mark.parametrize("operator", [RemoteLogOperator, SparkGroupsOperator])
-def test_a_form_stays_one_where_a_dag_renders_templates_as_values(
-    operator: type[RemoteLogOperator | SparkGroupsOperator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("of_dag", "of_task", "is_form"),
+    [(False, None, False), (True, None, True), (True, False, False), (False, True, True)],
+)
+def test_settings_are_those_of_a_form_where_templates_become_values(
+    operator: type[RemoteLogOperator | SparkGroupsOperator],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    of_dag: bool,
+    of_task: bool | None,
+    is_form: bool,
 ) -> None:
+    """Airflow renders a form's text to a mapping there, such as a DAG file gives."""
     file = tmp_path / "settings.yaml"
     file.write_text("")
     monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(file))
-    form = operator(task_id="form", settings="{{ params.settings }}")
-    code = operator(task_id="code", settings={"rsm.config.url": "{{ params.bucket }}"})
-    # What render_template_as_native_obj makes of both before they are executed.
-    form.settings = code.settings = {"rsm.config.url": ""}
+    with DAG("trial", schedule=None, render_template_as_native_obj=of_dag):
+        task = operator(task_id="task", render_template_as_native_obj=of_task)
+    task.settings = {"rsm.config.url": ""}
 
-    with (
-        pytest.raises(AirflowFailException, match=r"settings: rsm\.config\.url "),
-        form.opened(),
-    ):
+    expected = r"settings: rsm\.config\.url " if is_form else r"rsm\.config\.url is ''"
+    with pytest.raises(AirflowFailException, match=expected), task.opened():
         pass
-    with pytest.raises(AirflowFailException, match=r"rsm\.config\.url is ''"), code.opened():
+
+
+@pytest.mark.parametrize("given", ["remote_storage_conn_id", "remote_log_metadata_conn_id", "kafka_conn_id"])
+def test_a_mistyped_connection_of_an_operator_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"state.directory: {tmp_path}\nrlmm.config.url: postgresql://me@db.example.com/metadata\n")
+    monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(file))
+    with (
+        pytest.raises(AirflowFailException, match="mistyped"),
+        RemoteLogOperator(task_id="task", **{given: "mistyped"}).opened(),
+    ):
         pass
