@@ -20,6 +20,7 @@ from tiered_storage.remote_log.copy.job import run_copy_groups
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess, described_job
 from tiered_storage.remote_log.tables.export_job import run_export_groups
+from tiered_storage_airflow.operators.spark_groups import SparkGroupsOperator
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,10 @@ class SparkInProcess:
 
     def execute(self, operator: SparkSubmitOperator, _context: object) -> None:
         """Run the operator's job. Raises AirflowException, as where spark-submit failed, when its worker dies."""
+        assert isinstance(operator, SparkGroupsOperator)
         arguments = tuple(operator.application_args or ())
-        job = Submitted(
-            operator.name, str(operator.application), dict(operator.conf or {}), arguments, dict(os.environ)
-        )
+        environment = {**os.environ, **operator.job_environment}
+        job = Submitted(operator.name, str(operator.application), dict(operator.conf or {}), arguments, environment)
         self.submitted.append(job)
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:

@@ -49,6 +49,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
         from tiered_storage.remote_log.model import Finding
 
         folder = f"runs/{task_folder(context)}/{context['ti'].try_number}"
+        self.ensure_client_mode()
         with self.opened() as remote_log:
             [plan] = remote_log.context.work.read(own_path(context, self.plan), CopyPlan)
             begun = remote_log.begin_copy(plan, lease_owner(context))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import psutil
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 
@@ -39,6 +42,9 @@ END_WITH_TASK = SPARK_JOBS / "end_with_task.py"
 QUIET = {"spark.log.level": "WARN", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 """Defaults for `conf`: Spark logs warnings only, and shows no web page and no progress bars."""
 
+SET_BY_THE_JOB = ("application", "application_args", "name", "py_files")
+"""The arguments of SparkSubmitOperator that a DAG file may not give."""
+
 END_SECONDS = 3.0
 """How long (s) Spark may take to end its workers and remove its temporary files before the task kills it.
 
@@ -54,7 +60,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
     END_SECONDS, and one that is killed leaves it SIGTERM (on Linux). A task that is ending begins no further job.
 
     Its parameters are those of RemoteLogOperator and of SparkSubmitOperator, such as `conn_id`, `executor_memory` and
-    `conf`; the job itself sets `application`, `application_args`, `name` and `py_files`.
+    `conf`. Raises ValueError for those SET_BY_THE_JOB.
     """
 
     # Spark's provider has nothing public for what comes before spark-submit, for the process that it started, and for a
@@ -63,11 +69,38 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, *RemoteLogOperator.template_fields)
 
-    def __init__(self, *, conn_id: str = SparkSubmitHook.default_conn_name, **kwargs: Any) -> None:
+    def __init__(
+        self, *, conn_id: str = SparkSubmitHook.default_conn_name, deploy_mode: str | None = None, **kwargs: Any
+    ) -> None:
         # A retry starts again, under new segment ids: it must not join the first try's job.
-        super().__init__(conn_id=conn_id, durable=False, **kwargs)
+        super().__init__(conn_id=conn_id, deploy_mode=deploy_mode, durable=False, **kwargs)
+        defaults = signature(SparkSubmitOperator).parameters
+        if given := [name for name in SET_BY_THE_JOB if getattr(self, name) != defaults[name].default]:
+            raise ValueError(
+                f"{type(self).__name__} {self.task_id} sets {', '.join(given)} itself: remove what the DAG file or its "
+                "default_args give"
+            )
         self.spark_conn_id = conn_id
+        self.deploy_mode = deploy_mode
+        self.job_environment: Mapping[str, str] = {}
         self.is_ending = False
+
+    def ensure_client_mode(self) -> None:
+        """Raise AirflowFailException unless Spark's driver runs in this task, where it gets the job's secrets.
+
+        Call it before anything is begun. Also raises it if another connection than the default does not exist.
+        """
+        from tiered_storage_airflow.hooks.connections import find_connection
+
+        connection = find_connection(self.spark_conn_id, SparkSubmitHook.default_conn_name, None)
+        of_connection = None if connection is None else connection.extra_dejson.get("deploy-mode")
+        in_conf = (self.conf or {}).get("spark.submit.deployMode")
+        mode = self.deploy_mode or of_connection or in_conf or "client"
+        if mode != "client":
+            raise AirflowFailException(
+                f"nothing was begun: the task or its connection {self.spark_conn_id} asks for deploy mode {mode}: set "
+                "client, since Spark's driver gets the job's secrets from the task"
+            )
 
     def watch(self, remote_log: RemoteLogManager, job: JobFolder, size: JobSize) -> JobWatch:
         """Return the watch over the running job, for a `with`."""
@@ -84,6 +117,14 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         binary = hook._get_spark_binary_path()
         command = [sys.executable, "-I", "-S", str(END_WITH_TASK), str(os.getpid()), *binary]
         hook._get_spark_binary_path = lambda: command  # type: ignore[method-assign]
+        start = hook.submit
+
+        def submit(application: str = "", **of_process: Any) -> str | None:
+            # Not env_vars: the hook turns them into arguments on YARN and Kubernetes, and all users can read those.
+            with _in_memory(json.dumps(self.job_environment)) as variables:
+                return start(application, stdin=variables, **of_process)
+
+        hook.submit = submit  # type: ignore[method-assign]
         return hook
 
     def on_kill(self) -> None:
@@ -126,8 +167,10 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
 
         if self.is_ending:
             raise AirflowException("no Spark job was begun: the task is ending, by SIGTERM or its execution_timeout")
+        self.ensure_client_mode()
         access = remote_log.context.access(job)
-        with submit_folder() as submitted, _environment(access.environment):
+        self.job_environment = access.environment
+        with submit_folder() as submitted:
             self.application = str(application)
             self.name = f"{application.stem} {job.folder}"
             self.py_files = f"{build_library_archive(submitted)},{JOB_STUB}"
@@ -137,7 +180,6 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
             # A hook keeps the arguments of its first job, and a task may submit several.
             self._hook = None
             try:
-                # Never pass secrets in env_vars: on YARN and Kubernetes the hook turns them into arguments.
                 super().execute(context)
             # The hook raises RuntimeError if it only tracks a driver.
             except (AirflowException, RuntimeError, AirflowTaskTimeout) as error:
@@ -157,15 +199,13 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         return watch.stuck
 
 
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set `variables` in this process's environment within the `with`, for programs started there."""
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            del os.environ[name]
+def _in_memory(text: str) -> IO[bytes]:
+    """Return a file with `text`, at its beginning; it has no name, and on Linux no place on a disk."""
+    in_memory = sys.platform == "linux"
+    file: IO[bytes] = os.fdopen(os.memfd_create("job"), "w+b") if in_memory else tempfile.TemporaryFile()  # noqa: SIM115
+    file.write(text.encode())
+    file.seek(0)
+    return file
 
 
 def _await_end(process: psutil.Process) -> None:

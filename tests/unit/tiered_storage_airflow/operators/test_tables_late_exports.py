@@ -31,6 +31,7 @@ from tiered_storage.remote_log.tables.exports import BegunExport, ExportReport, 
 from tiered_storage.remote_log.tables.layout import Interval, TableFolder
 from tiered_storage.remote_log.tables.query import TableQuery
 from tiered_storage_airflow.operators import tables
+from tiered_storage_airflow.operators.spark_groups import SparkGroupsOperator
 from tiered_storage_airflow.operators.tables import ExportTopicOperator, PlanExportOperator
 from tiered_storage_airflow.runs.summary import RunSummary, summary_path
 
@@ -360,10 +361,10 @@ def test_a_task_that_is_ending_begins_no_further_interval(
     _, second = two_late(site)
     submitted: list[str] = []
 
-    def end_in_the_second(operator: SparkSubmitOperator, _: object) -> None:
+    def end_in_the_second(operator: SparkGroupsOperator, _: object) -> None:
         work_url, folder, store = ((operator.application_args or [])[i] for i in (1, 3, 5))
         submitted.append(folder)
-        run_export_groups(JobAccess.parse(work_url, folder, store, os.environ.get(JOB_SECRETS, "")), [0])
+        run_export_groups(JobAccess.parse(work_url, folder, store, operator.job_environment[JOB_SECRETS]), [0])
         if len(submitted) == 2 and is_killed:
             operator.on_kill()
             raise AirflowException("spark-submit was killed")
