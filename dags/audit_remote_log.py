@@ -16,6 +16,7 @@ from tiered_storage_airflow.operators.audit import VerifySegmentsOperator
 
 
 @dag_of_each_cluster(
+    "audit_remote_log",
     schedule=CronDataIntervalTimetable("30 2 * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
     catchup=False,

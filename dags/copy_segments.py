@@ -22,6 +22,7 @@ from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
 
 
 @dag_of_each_cluster(
+    "copy_segments",
     schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
     catchup=False,

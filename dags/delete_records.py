@@ -16,6 +16,7 @@ from tiered_storage_airflow.operators.expiry import MarkDeletedOperator
 
 
 @dag_of_each_cluster(
+    "delete_records",
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,

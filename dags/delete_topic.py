@@ -15,6 +15,7 @@ from tiered_storage_airflow.operators.deletion import MarkTopicDeletedOperator, 
 
 
 @dag_of_each_cluster(
+    "delete_topic",
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,

@@ -20,6 +20,7 @@ from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionO
 
 
 @dag_of_each_cluster(
+    "enforce_local_retention",
     schedule=lambda cluster: AssetOrTimeSchedule(
         timetable=CronTriggerTimetable("20 * * * *", timezone="UTC"), assets=[cluster.remote_log]
     ),

@@ -19,6 +19,7 @@ from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, Mark
 
 
 @dag_of_each_cluster(
+    "expire_remote_segments",
     schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
     catchup=False,

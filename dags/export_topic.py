@@ -21,6 +21,7 @@ TOPIC = f"{{{{ params.topic or var.value.get({fields.of_cluster(TOPIC_VARIABLE)}
 
 
 @dag_of_each_cluster(
+    "export_topic",
     schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
     catchup=False,
@@ -33,6 +34,7 @@ TOPIC = f"{{{{ params.topic or var.value.get({fields.of_cluster(TOPIC_VARIABLE)}
     doc_md=__doc__,
 )
 def export_topic(cluster: Cluster) -> None:
+    # A preview: the next task plans again, since more may be copied by then.
     plan = PlanExportOperator(
         task_id="plan",
         topic=TOPIC, topic_id="{{ params.topic_id or '' }}", partitions=fields.PARTITIONS,

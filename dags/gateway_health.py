@@ -9,12 +9,13 @@ from __future__ import annotations
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable
 
-from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.audit import GatewayHealthOperator
 
 
 @dag_of_each_cluster(
+    "gateway_health",
     schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
     catchup=False,
@@ -27,7 +28,7 @@ from tiered_storage_airflow.operators.audit import GatewayHealthOperator
     doc_md=__doc__,
     is_wanted=lambda cluster: cluster.has_canary,
 )
-def gateway_health() -> None:
+def gateway_health(_: Cluster) -> None:
     GatewayHealthOperator(task_id="check", settings=fields.SETTINGS)
 
 

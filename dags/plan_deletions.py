@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.expiry import PlanExpiryOperator
 from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator
@@ -17,6 +17,7 @@ WANTED = "{{ params.what in ('both', '%s') }}"
 
 
 @dag_of_each_cluster(
+    "plan_deletions",
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -33,7 +34,7 @@ WANTED = "{{ params.what in ('both', '%s') }}"
     },
     doc_md=__doc__,
 )
-def plan_deletions() -> None:
+def plan_deletions(_: Cluster) -> None:
     # No form field feeds dry_run, so it cannot be switched off here.
     PlanLocalRetentionOperator(
         task_id="local_retention", wanted=WANTED % "local", max_segments=fields.MAX_SEGMENTS,

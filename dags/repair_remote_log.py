@@ -19,6 +19,7 @@ from tiered_storage_airflow.operators.repair import FinishRepairOperator, PlanRe
 
 
 @dag_of_each_cluster(
+    "repair_remote_log",
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,

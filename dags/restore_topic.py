@@ -16,6 +16,7 @@ from tiered_storage_airflow.operators.restore import PlanRestoreOperator, Restor
 
 
 @dag_of_each_cluster(
+    "restore_topic",
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -27,6 +28,7 @@ from tiered_storage_airflow.operators.restore import PlanRestoreOperator, Restor
     doc_md=__doc__,
 )
 def restore_topic(cluster: Cluster) -> None:
+    # A preview: the next task plans again, since the store may have changed, and a retry continues.
     plan = PlanRestoreOperator(
         task_id="plan",
         topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}", partitions=fields.PARTITIONS,

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import StopDeletionsOperator
 
 
 @dag_of_each_cluster(
+    "stop_deletions",
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -31,7 +32,7 @@ from tiered_storage_airflow.operators.deletion import StopDeletionsOperator
     },
     doc_md=__doc__,
 )
-def stop_deletions() -> None:
+def stop_deletions(_: Cluster) -> None:
     # In none of our pools and with the highest priority: it must never wait for a slot held by what it stops.
     StopDeletionsOperator(
         task_id="switch", lift="{{ params.lift }}", reason="{{ params.reason or '' }}", settings=fields.SETTINGS,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import UndeleteOperator
 
 
 @dag_of_each_cluster(
+    "undelete",
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -32,7 +33,7 @@ from tiered_storage_airflow.operators.deletion import UndeleteOperator
     },
     doc_md=__doc__,
 )
-def undelete() -> None:
+def undelete(_: Cluster) -> None:
     UndeleteOperator(
         task_id="undelete",
         topic="{{ params.topic }}",

@@ -10,12 +10,13 @@ from __future__ import annotations
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable
 
-from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.audit import WatchRemoteLogOperator
 
 
 @dag_of_each_cluster(
+    "watch_remote_log",
     schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
     catchup=False,
@@ -27,7 +28,7 @@ from tiered_storage_airflow.operators.audit import WatchRemoteLogOperator
     params={"settings": fields.settings_param()},
     doc_md=__doc__,
 )
-def watch_remote_log() -> None:
+def watch_remote_log(_: Cluster) -> None:
     WatchRemoteLogOperator(task_id="look", settings=fields.SETTINGS)
 
 

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from inspect import signature
 from typing import Any
 
 from airflow.sdk import DAG, Asset
@@ -30,13 +29,18 @@ INVALID = "invalid-settings"
 """The tag of DAGs whose cluster's settings file has invalid own.pools or copy.queues."""
 
 DEFAULT_ARGS: dict[str, Any] = {
+    "remote_storage_conn_id": "remote_storage_default",
+    "remote_log_metadata_conn_id": "remote_log_metadata_default",
     "retries": 3,
     "retry_delay": timedelta(seconds=30),
     "retry_exponential_backoff": 2.0,
     "max_retry_delay": timedelta(minutes=10),
     "execution_timeout": timedelta(minutes=30),
 }
-"""For default_args: three retries, each after a longer pause, and a time limit of half an hour for most tasks.
+"""For default_args: the connections to the store and the metadata; three retries, each after a longer pause; and a
+time limit of half an hour for most tasks.
+
+A cluster's own connection, such as remote_storage_default__west, goes before the one named here.
 
 A retry of any task is safe: it takes over the leases of the first try, looks again and does what is left. A copy
 discards what the first try left, and copies again under new segment ids. Errors that no retry can repair fail the task
@@ -115,6 +119,7 @@ def clusters() -> list[Cluster]:
 
 
 def dag_of_each_cluster(
+    dag_id: str,
     *,
     schedule: Any,
     default_args: Mapping[str, Any],
@@ -123,8 +128,8 @@ def dag_of_each_cluster(
     in_copy_queues: bool = False,
     is_wanted: Callable[[Cluster], bool] = lambda _: True,
     **arguments: Any,
-) -> Callable[[Callable[..., None]], Callable[[], list[DAG]]]:
-    """Make a function with the tasks of one cluster, which may take that Cluster, into one that builds every DAG.
+) -> Callable[[Callable[[Cluster], None]], Callable[[], list[DAG]]]:
+    """Make a function with the tasks of one Cluster into one that builds every DAG: `dag_id`, `{dag_id}__west`, ...
 
     All arguments are those of a DAG. A `schedule` that is a function gets the cluster. The pool in `default_args` may
     be the cluster's own, and each of the DAG's operators gets the cluster's name. With `in_copy_queues` there is one
@@ -133,13 +138,13 @@ def dag_of_each_cluster(
     the problem, and the DAG has the tag INVALID.
     """
 
-    def of_function(tasks: Callable[..., None]) -> Callable[[], list[DAG]]:
+    def of_function(tasks: Callable[[Cluster], None]) -> Callable[[], list[DAG]]:
         def build(cluster: Cluster, queue: str | None = None) -> DAG:
             defaults = {**default_args, "cluster": cluster.name}
-            dag_id = cluster.named(tasks.__name__)
+            name = cluster.named(dag_id)
             if queue is not None:
                 defaults["queue"] = queue
-                dag_id += f"{BEFORE_QUEUE}{queue}"
+                name += f"{BEFORE_QUEUE}{queue}"
             if "pool" in defaults:
                 defaults["pool"] = cluster.pool(defaults["pool"])
             chosen = schedule(cluster) if callable(schedule) else schedule
@@ -149,14 +154,14 @@ def dag_of_each_cluster(
                 "doc_md": _doc(doc_md, cluster),
             }
             # Leaving the block registers the DAG with the file that is being parsed.
-            with DAG(dag_id, schedule=chosen, default_args=defaults, **shown) as made:
-                tasks(*[cluster for _ in signature(tasks).parameters])
+            with DAG(name, schedule=chosen, default_args=defaults, **shown) as made:
+                tasks(cluster)
             return made
 
         def build_all() -> list[DAG]:
             served = [each for each in clusters() if is_wanted(each)]
             for problem in (problem for each in served for problem in each.problems):
-                _log.warning("%s: %s", tasks.__name__, problem)
+                _log.warning("%s: %s", dag_id, problem)
             queues = [(each, queue) for each in served for queue in each.copy_queues] if in_copy_queues else []
             return [*map(build, served), *(build(each, queue) for each, queue in queues)]
 

@@ -9,11 +9,12 @@ import pendulum
 from airflow.sdk import CronDataIntervalTimetable
 
 from recipes.operator import CountSegmentsOperator
-from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 
 
 @dag_of_each_cluster(
+    "count_segments",
     schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
     catchup=False,
@@ -25,7 +26,7 @@ from tiered_storage_airflow.forms import fields
     params={"settings": fields.settings_param()},
     doc_md=__doc__,
 )
-def count_segments() -> None:
+def count_segments(_: Cluster) -> None:
     CountSegmentsOperator(task_id="count", settings=fields.SETTINGS)
 
 

@@ -10,7 +10,9 @@ from unittest import mock
 import pytest
 
 from support.command_line import mentions
-from tiered_storage_airflow.clusters import Cluster, clusters, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, Cluster, clusters, dag_of_each_cluster
+from tiered_storage_airflow.hooks.remote_log_metadata import RemoteLogMetadataHook
+from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -19,11 +21,18 @@ if TYPE_CHECKING:
 def dags_of_all() -> list[DAG]:
     """The DAGs of every cluster, and of its queues, of a file whose name is as long as that of our longest."""
 
-    @dag_of_each_cluster(schedule=None, default_args={}, tags=["ours"], doc_md="A doc.", in_copy_queues=True)
-    def enforce_local_retention() -> None:
+    @dag_of_each_cluster(
+        "enforce_local_retention", schedule=None, default_args={}, tags=["ours"], doc_md="A doc.", in_copy_queues=True
+    )
+    def enforce_local_retention(_: Cluster) -> None:
         pass
 
     return enforce_local_retention()
+
+
+def test_the_dags_name_the_connections_without_which_hooks_take_the_environment() -> None:
+    named = {DEFAULT_ARGS[hook.conn_name_attr] for hook in (RemoteStorageHook, RemoteLogMetadataHook)}
+    assert named == {RemoteStorageHook.default_conn_name, RemoteLogMetadataHook.default_conn_name}
 
 
 def test_the_file_of_each_cluster_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
