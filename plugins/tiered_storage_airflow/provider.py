@@ -1,4 +1,4 @@
-"""The description of the Airflow provider: a connection type and its form.
+"""The description of the Airflow provider: its hooks and operators, and a connection type with its form.
 
 Airflow finds it by the entry point `apache_airflow_provider` of the installed package; it imports neither hooks nor
 operators to show the form.
@@ -9,14 +9,24 @@ from __future__ import annotations
 from typing import Any
 
 CONNECTION_TYPE = "remote_storage"
+_NAME = "Remote Log"
+_HOOKS = ("remote_storage", "remote_log_metadata", "remote_log")
+_OPERATORS = (
+    "audit", "deletion", "expiry", "local_retention", "remote_log_metadata", "remote_storage", "repair", "restore",
+    "tables",
+)  # fmt: skip
 
 
 def provider_info() -> dict[str, Any]:
     """Return the description, in the format of Airflow's provider_info.schema.json."""
     return {
         "package-name": "remote-log",
-        "name": "Remote Log",
+        "name": _NAME,
         "description": "Kafka tiered storage run from Airflow, with PySpark as its data pipeline",
+        "integrations": [{"integration-name": _NAME, "tags": ["service"]}],
+        "hooks": [_modules("hooks", _HOOKS)],
+        "operators": [_modules("operators", _OPERATORS)],
+        # The metadata's connection is of Airflow's own type postgres, and that of the brokers of type kafka.
         "connection-types": [
             {
                 "connection-type": CONNECTION_TYPE,
@@ -49,6 +59,10 @@ def provider_info() -> dict[str, Any]:
         ],
         "extra-links": ["tiered_storage_airflow.links.ReportLink"],
     }
+
+
+def _modules(package: str, names: tuple[str, ...]) -> dict[str, Any]:
+    return {"integration-name": _NAME, "python-modules": [f"tiered_storage_airflow.{package}.{name}" for name in names]}
 
 
 def _text(label: str, description: str) -> dict[str, Any]:
