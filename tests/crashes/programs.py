@@ -93,6 +93,11 @@ class Program:
         self.let_proceed()
         return self.wait()
 
+    def terminate(self) -> int:
+        """Ask it to end (SIGTERM), and wait until it has; return its exit code."""
+        self._signal(signal.SIGTERM)
+        return self.wait()
+
     def kill(self) -> None:
         """Kill it, whatever it does; one that ended stays as it is."""
         if not self.state.startswith("ended"):

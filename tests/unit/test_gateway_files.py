@@ -1,4 +1,4 @@
-"""The systemd unit and the container recipe in docs/gateway: systemd takes the one, and what both name exists."""
+"""The systemd units and the container recipe in docs: systemd takes the units, and what all of them name exists."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ import sys
 from configparser import RawConfigParser
 from pathlib import Path
 
+import pytest
+
 from tiered_storage.settings.settings import Settings
 
 PROJECT = Path(__file__).parents[2]
 UNIT = PROJECT / "docs" / "gateway" / "tiered-storage-gateway.service"
+SERVICE_UNIT = PROJECT / "docs" / "service" / "tiered-storage-service.service"
 RECIPE = PROJECT / "docs" / "gateway" / "Containerfile"
 PROGRAM = Path(sys.executable).with_name("tiered-storage")
 
 
-def unit() -> RawConfigParser:
+def parsed_unit(file: Path) -> RawConfigParser:
     parsed = RawConfigParser()
     parsed.optionxform = str  # type: ignore[assignment,method-assign]
-    parsed.read_string(UNIT.read_text())
+    parsed.read_string(file.read_text())
     return parsed
 
 
@@ -44,32 +47,35 @@ def shown_commands(file: Path) -> list[list[str]]:
 
 
 def test_the_commands_that_the_files_show_name_these_files_and_each_other() -> None:
-    [install] = shown_commands(UNIT)
-    assert install[:2] == ["cp", UNIT.name]
-    assert install[-1] == UNIT.stem
+    for unit in (UNIT, SERVICE_UNIT):
+        [install] = shown_commands(unit)
+        assert install[:2] == ["cp", unit.name]
+        assert install[-1] == unit.stem
     build, start = shown_commands(RECIPE)
     assert PROJECT / build[build.index("-f") + 1] == RECIPE
     assert start[-1] == build[build.index("-t") + 1]
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    sections = unit()
+@pytest.mark.parametrize("unit", [UNIT, SERVICE_UNIT], ids=lambda unit: unit.stem)
+def test_systemd_takes_the_unit(tmp_path: Path, unit: Path) -> None:
+    sections = parsed_unit(unit)
     assert set(sections) - {"DEFAULT"} == {"Unit", "Service", "Install"}
     command = shlex.split(sections["Service"]["ExecStart"])
     ensure_a_command(command)
     if shutil.which("systemd-analyze") is None:
         return
-    here = tmp_path / UNIT.name
-    here.write_text(UNIT.read_text().replace(command[0], str(PROGRAM)).replace("User=remote-log", "User=root"))
+    here = tmp_path / unit.name
+    here.write_text(unit.read_text().replace(command[0], str(PROGRAM)).replace("User=remote-log", "User=root"))
     done = subprocess.run(["systemd-analyze", "verify", here], capture_output=True, text=True, check=False)
-    assert (done.returncode, [line for line in done.stderr.splitlines() if UNIT.name in line]) == (0, [])
+    assert (done.returncode, [line for line in done.stderr.splitlines() if unit.name in line]) == (0, [])
 
 
-def test_the_unit_waits_longer_than_the_gateway_takes_to_end() -> None:
-    service = unit()["Service"]
+def test_a_unit_waits_longer_than_its_program_takes_to_end() -> None:
+    service = parsed_unit(UNIT)["Service"]
 
     assert int(service["TimeoutStopSec"]) * 1000 > Settings().gateway_shutdown_timeout_ms
     assert int(service["LimitNOFILE"]) > 4 * Settings().gateway_max_connections
+    assert int(parsed_unit(SERVICE_UNIT)["Service"]["TimeoutStopSec"]) * 1000 > Settings().service_shutdown_timeout_ms
 
 
 def test_the_recipe_copies_what_there_is_and_starts_the_gateway() -> None:

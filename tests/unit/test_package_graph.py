@@ -40,7 +40,7 @@ STOREYS = (
     *(f"{REMOTE}.{name}" for name in ("retention.permission", "retention.local", "retention")),
     f"{REMOTE}.metrics",
     *(f"{REMOTE}.{name}" for name in ("audit", "repair", "rebuild", "restore", "tables")),
-    *(f"{REMOTE}.manager", f"{LIBRARY}.gateway.limits", f"{LIBRARY}.gateway.operation"),
+    *(f"{REMOTE}.manager", f"{REMOTE}.service", f"{LIBRARY}.gateway.limits", f"{LIBRARY}.gateway.operation"),
     *(f"{LIBRARY}.gateway.connections", f"{LIBRARY}.gateway.deletions", f"{LIBRARY}.gateway"),
     f"{LIBRARY}.gateway.standalone",
     *(f"{LIBRARY}.doctor", f"{LIBRARY}.cli.common", f"{LIBRARY}.cli"),

@@ -1,11 +1,10 @@
-"""The commands that copy segments: plan and copy."""
+"""The commands that copy segments: plan and copy, once, and service, continuously."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +26,7 @@ from tiered_storage.cli.common.session import (
     opened,
     past_retention_documents,
     refused_by_decision,
+    selected,
     show_past_retention,
 )
 from tiered_storage.errors import ConfigurationError
@@ -43,6 +43,17 @@ if TYPE_CHECKING:
     from tiered_storage.settings.settings import Settings
 
 WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="How many groups of partitions to copy at once.")]
+
+BrokerOption = Annotated[
+    int | None,
+    typer.Option(
+        "--broker",
+        min=0,
+        help="The id of the broker that the service stands beside: it takes only the partitions that this broker "
+        "leads. Default: all.",
+        show_default=False,
+    ),
+]
 
 _FEW_TOPICS = 10
 
@@ -105,6 +116,28 @@ def copy(
     output.end(troubles)
 
 
+def service(
+    topics: TopicsOption = ".*",
+    partitions: PartitionsOption = None,
+    broker: BrokerOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Copy and expire continuously, in a process that stays up, without Airflow and Spark.
+
+    Each partition's turn comes every remote.log.manager.task.interval.ms. The service deletes only what the DAGs'
+    scheduled runs would delete (scheduled.deletion.enable). It runs until SIGTERM or Ctrl-C, then finishes what it
+    copies, and ends.
+    """
+    from tiered_storage.cli.common import service_process
+
+    output, stop = Output(as_json=False), service_process.stopped_by_signal()
+    with opened(config, output, create=True) as remote_log:
+        has_ended = service_process.serve_partitions(remote_log, selected(topics, partitions), broker, stop, output)
+        if not has_ended:
+            leave_at_once(0)
+    output.say("the service ended")
+
+
 def _why_not_copied(settings: Settings, topic: Topic) -> str | None:
     """Return why nothing of `topic` is copied; None if it is copied or has invalid settings (the plan reports it)."""
     if not topic.remote_storage_enable:
@@ -131,34 +164,17 @@ def copy_here(
     The report's failures include what could not be begun. Threads of hung copies still run: end the process with
     leave_at_once then.
     """
-    from tiered_storage.remote_log.copy.job import CopyJob
-    from tiered_storage.remote_log.jobs.groups import JobThreads
-    from tiered_storage.remote_log.jobs.throttle import QuotaLimit
+    from tiered_storage.remote_log.service.local_copy import copy_in_threads
 
-    context, given_up = remote_log.context, Event()
-    with remote_log.held(begun, lambda: not given_up.is_set()):
-        # The same steps as a run from Airflow, with threads of this process in place of Spark.
-        job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
-        _, description = CopyJob.read(context.work, job.files.folder)
-
-        limit = QuotaLimit(description.quota)
-
-        def run_group(number: int) -> None:
-            sizes = description.sizes
-            storage, clock, access = context.storage, context.clock, context.source.access
-            job.run_group(number, storage, sizes, clock, PROGRESS_SHOWN_SECONDS, limit, access)
-
-        threads = JobThreads(job.groups, workers, run_group)
-
-        def give_up() -> None:
-            given_up.set()
-            threads.give_up()
-
-        stuck_after_ms = context.settings.copy_stuck_after_ms
-        with watched(job.files, job.size_of(begun.tasks), stuck_after_ms, give_up, output) as watch:
-            threads.run()
-        report = remote_log.commit_copy(job.outcomes(watch.stuck))
-    return replace(report, failures=(*begun.failed, *report.failures)), watch.stuck is not None
+    stuck_after_ms = remote_log.context.settings.copy_stuck_after_ms
+    return copy_in_threads(
+        remote_log,
+        begun,
+        f"runs/command-line/{random_uuid()}",
+        workers,
+        lambda files, size, give_up: watched(files, size, stuck_after_ms, give_up, output),
+        progress_seconds=PROGRESS_SHOWN_SECONDS,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ COMMANDS = {
     "copy": {
         "plan": "Show which closed segments a copy would copy, and which it leaves out and why. Changes nothing.",
         "copy": "Copy closed segments to the remote tier and commit their metadata, in this process.",
+        "service": "Copy and expire continuously, in a process that stays up, without Airflow and Spark.",
     },
     "delete": {
         "retain": "Delete local segments that are past local retention and safe in the remote tier, if deletion is "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import multiprocessing
 import resource
@@ -19,7 +18,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from multiprocessing.synchronize import Event
 from typing import Any, Final
 
@@ -31,7 +29,8 @@ from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.limits.remote_share import RemoteShare
-from tiered_storage.gateway.operation.health import Health
+from tiered_storage.gateway.operation.health import Health, needs_of
+from tiered_storage.gateway.operation.logs import set_up_logs
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.gateway.served_cluster import GatewayLimits, ServedCluster
@@ -43,7 +42,6 @@ from tiered_storage.remote_log.context import RemoteLogContext, store_options
 from tiered_storage.remote_log.metrics.exporter import serve as serve_metrics
 from tiered_storage.remote_log.metrics.exposition import CountedStorage
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
-from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.settings.properties.types import UNLIMITED
 from tiered_storage.settings.settings import Settings
 
@@ -59,7 +57,6 @@ _OTHER_FILES: Final = 200
 """Ports, the metadata's database, files or connections of the store."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _THIS_MACHINE: Final = "127.0.0.1"
-_LOG_LINE: Final = "%(asctime)s %(levelname)s process {} %(name)s: %(message)s"
 
 
 Serve = Callable[[Settings, int, Callable[[], None]], Coroutine[Any, Any, None]]
@@ -73,7 +70,7 @@ def run_gateway(settings: Settings, serve: Serve, say: Callable[[str], None]) ->
     Raises ConfigurationError for invalid settings and for ports that cannot be opened, ClusterUnreachableError or
     ClusterRefusedError if the brokers cannot be asked for their addresses, and what opening the remote log raises.
     """
-    _set_up_logs(settings, 0)
+    set_up_logs(settings.gateway_log_format, 0)
     allow_open_files(settings.gateway_max_connections, 2 if settings.bootstrap_servers else 1)
     where = f"{settings.gateway_listen_host}:{settings.gateway_port}"
     if settings.gateway_workers == 1:
@@ -153,7 +150,7 @@ def _watch(settings: Settings, serve: Serve, on_ready: Callable[[], None]) -> No
 
 def _work(settings: Settings, serve: Serve, number: int, serves: Event) -> None:
     """Run one of several workers; set `serves` once its ports are open."""
-    _set_up_logs(settings, number)
+    set_up_logs(settings.gateway_log_format, number)
     try:
         asyncio.run(serve(settings, number, serves.set))
     except TieredStorageError as error:
@@ -291,15 +288,6 @@ async def serve_until(stop: asyncio.Event, health: Health, on_ready: Callable[[]
         health.stop()
 
 
-def needs_of(context: RemoteLogContext) -> dict[str, Callable[[], object]]:
-    """Return what asks for the metadata and the store, by their names."""
-    needs: dict[str, Callable[[], object]] = {"metadata": context.store.generation.read}
-    storage = as_listable(context.storage)
-    if storage is not None:
-        needs["store"] = storage.read_identity
-    return needs
-
-
 def serve_metrics_of(settings: Settings, number: int, metrics: GatewayMetrics, health: Health) -> Callable[[], None]:
     """Serve this process' metrics and its health, if a port is set; return what ends that."""
     if not settings.gateway_metrics_port:
@@ -307,33 +295,3 @@ def serve_metrics_of(settings: Settings, number: int, metrics: GatewayMetrics, h
     port = settings.gateway_metrics_port + number
     pages = {"/health": health.health, "/ready": health.ready}
     return serve_metrics(port, metrics, setting="gateway.metrics.port", pages=pages)
-
-
-class JsonLines(logging.Formatter):
-    """Formats a record as one line: time (ISO 8601, UTC), level, process, logger, message, and a traceback if any."""
-
-    def __init__(self, number: int) -> None:
-        """Name process `number` of the gateway in each line."""
-        super().__init__()
-        self._number = number
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "process": self._number,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
-
-
-def _set_up_logs(settings: Settings, number: int) -> None:
-    """Write the log of process `number` to standard error: sentences, or a JSON object a line (gateway.log.format)."""
-    handler = logging.StreamHandler()
-    as_json = settings.gateway_log_format == "json"
-    handler.setFormatter(JsonLines(number) if as_json else logging.Formatter(_LOG_LINE.format(number)))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

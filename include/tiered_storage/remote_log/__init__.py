@@ -2,7 +2,7 @@
 
 `manager` is what programs use; `model` has the values that all rooms share, `context` the open parts that they work
 with. The rooms follow the life of a segment: `source`, `copy`, `read`, `retention`, then `audit`, `repair`, `rebuild`,
-`restore`.
+`restore`; `service` does what is due by itself.
 """
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "restore",
     "retention",
     "selection",
+    "service",
     "source",
     "storage",
     "tables",

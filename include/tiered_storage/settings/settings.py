@@ -37,6 +37,7 @@ from tiered_storage.settings.properties.reading import Properties, read_properti
 from tiered_storage.settings.properties.types import TopicName
 from tiered_storage.settings.reading import GatewaySettings, ReadingSettings
 from tiered_storage.settings.retention import RetentionSettings
+from tiered_storage.settings.service import ServiceSettings
 from tiered_storage.settings.storage import CostSettings, StorageSettings
 from tiered_storage.settings.topics import TopicSettings
 
@@ -51,9 +52,7 @@ _DEFAULTS_OF_TOPICS = (
 )
 """The settings of a topic that have a default for all topics, by a field whose name begins with log_."""
 
-_SCHEDULE = "the schedule of the DAG in Airflow decides"
-_RETRIES = "retries and retry_delay of the DAG decide"
-_SPARK = "the cores of the Spark connection decide; the command has --workers"
+_POOLS = "the pools of copies, expirations and followers have sizes of their own"
 _NO_FOLLOWER = "no followers read the remote tier"
 _NO_TOPIC = "no Kafka topic has the metadata"
 _RLMM = "rlmm.config.remote.log.metadata"
@@ -61,14 +60,7 @@ _RLMM = "rlmm.config.remote.log.metadata"
 _UNUSED_NAMES: Mapping[str, str] = MappingProxyType(
     {
         "remote.log.index.file.cache.ttl.ms": "remote.log.index.file.cache.total.size.bytes alone decides",
-        "remote.log.manager.thread.pool.size": _SPARK,
-        "remote.log.manager.copier.thread.pool.size": _SPARK,
-        "remote.log.manager.expiration.thread.pool.size": "one task of Airflow deletes in batches",
-        "remote.log.manager.follower.thread.pool.size": _NO_FOLLOWER,
-        "remote.log.manager.task.interval.ms": _SCHEDULE,
-        "remote.log.manager.task.retry.backoff.ms": _RETRIES,
-        "remote.log.manager.task.retry.backoff.max.ms": _RETRIES,
-        "remote.log.manager.task.retry.jitter": _RETRIES,
+        "remote.log.manager.thread.pool.size": _POOLS,
         "remote.log.metadata.manager.listener.name": _NO_TOPIC,
         "follower.fetch.last.tiered.offset.enable": _NO_FOLLOWER,
         f"{_RLMM}.topic.replication.factor": _NO_TOPIC,
@@ -86,8 +78,7 @@ _UNUSED_NAMES: Mapping[str, str] = MappingProxyType(
 )
 """Names of Kafka's tiered storage that have no effect here, and why: a broker's settings can be taken over as they are.
 
-Remote Log has no broker's threads and timers, since Airflow and Spark run its work, and no topic of metadata. A name
-that ends in a dot is a prefix.
+Remote Log has no topic of metadata. A name that ends in a dot is a prefix.
 """
 
 
@@ -95,6 +86,7 @@ class Settings(
     CostSettings,
     AirflowSettings,
     GatewaySettings,
+    ServiceSettings,
     ReadingSettings,
     RetentionSettings,
     CopyingSettings,
@@ -113,6 +105,14 @@ class Settings(
         OlderName("log.retention.hours", "log.retention.ms", "hours", 3_600_000),
         OlderName("remote.log.retention.minutes", "log.retention.ms", "minutes", 60_000, Source.KIP_405_DRAFT),
         OlderName("remote.log.retention.bytes", "log.retention.bytes", "bytes", source=Source.KIP_405_DRAFT),
+        OlderName("rlm_process_interval_ms", "remote.log.manager.task.interval.ms", "ms", source=Source.KIP_405_DRAFT),
+        # The document's retry interval is always the same.
+        OlderName(
+            "rlm_retry_interval_ms", "remote.log.manager.task.retry.backoff.ms", "ms", source=Source.KIP_405_DRAFT
+        ),
+        OlderName(
+            "rlm_retry_interval_ms", "remote.log.manager.task.retry.backoff.max.ms", "ms", source=Source.KIP_405_DRAFT
+        ),
         OlderName("remote.log.storage.enable", "remote.log.storage.system.enable", source=Source.KIP_405_DRAFT),
     )
 

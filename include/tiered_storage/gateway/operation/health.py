@@ -3,6 +3,8 @@
     /health     200: the process lives, and its event loop runs            503: the loop hangs; start it again
     /ready      200: its ports are open, and all that it needs answers     503: send clients elsewhere
 
+A service that has neither clients nor ports has the same pages, with a loop of its own.
+
 A thread of its own checks every ten seconds what the process needs, so that an outage holds up no client. An answer
 counts for a minute, so that one slow answer takes no gateway out of service.
 """
@@ -17,7 +19,9 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.metrics.exporter import Page
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +36,21 @@ Ask = Callable[[], object]
 class Health:
     """The health of one process. Thread-safe."""
 
-    def __init__(self, needs: Mapping[str, Ask], now: Callable[[], float] = time.monotonic) -> None:
-        """Ask each of `needs` by its name; it raises an error if it cannot be reached. `now` is in seconds."""
+    def __init__(
+        self,
+        needs: Mapping[str, Ask],
+        now: Callable[[], float] = time.monotonic,
+        *,
+        not_serving: tuple[str, str] = ("ports", "closed: the gateway is starting or stopping"),
+        loop: str = "the event loop",
+    ) -> None:
+        """Ask each of `needs` by its name; it raises an error if it cannot be reached. `now` is in seconds.
+
+        `not_serving` is the problem, and its name, that /ready reports before and after the process serves; `loop` is
+        what /health reports as hung.
+        """
+        self._not_serving = not_serving
+        self._loop = loop
         self._needs = needs
         self._now = now
         self._answered: dict[str, float] = {}
@@ -44,7 +61,7 @@ class Health:
         """Whether the ports are open, and the process is not about to end."""
 
     def beat(self) -> None:
-        """Note that the event loop runs."""
+        """Note that the loop runs."""
         self._beat = self._now()
 
     def start(self) -> None:
@@ -74,13 +91,11 @@ class Health:
         """Return the page /health."""
         seconds = self._now() - self._beat
         is_alive = seconds < HANGS_SECONDS or not self.is_serving
-        return _page(
-            is_alive, {"status": "alive" if is_alive else f"the event loop has hung for {seconds:.0f} seconds"}
-        )
+        return _page(is_alive, {"status": "alive" if is_alive else f"{self._loop} has hung for {seconds:.0f} seconds"})
 
     def ready(self) -> Page:
         """Return the page /ready, which names what is missing."""
-        problems = {} if self.is_serving else {"ports": "closed: the gateway is starting or stopping"}
+        problems = {} if self.is_serving else dict([self._not_serving])
         now = self._now()
         for name in self._needs:
             answered = self._answered.get(name)
@@ -94,6 +109,15 @@ class Health:
             self.check()
             if self._stop.wait(EVERY_SECONDS):
                 return
+
+
+def needs_of(context: RemoteLogContext) -> dict[str, Ask]:
+    """Return what asks for the metadata and the store, by their names."""
+    needs: dict[str, Ask] = {"metadata": context.store.generation.read}
+    storage = as_listable(context.storage)
+    if storage is not None:
+        needs["store"] = storage.read_identity
+    return needs
 
 
 def _page(is_good: bool, content: dict[str, Any]) -> Page:

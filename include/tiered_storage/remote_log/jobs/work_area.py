@@ -120,6 +120,12 @@ class WorkArea:
             raise UntrustedMessageError(f"{self.url}: was opened for reports only, and has no key for messages")
         return self._key()
 
+    def remove(self, folder: str) -> None:
+        """Delete all files in `folder`. Raises RemoteStorageError if any may still exist."""
+        found = [listed.name for listed in self._client.list(folder)]
+        for error in self._client.delete_many(found).values():
+            raise error
+
     def names(self, folder: str) -> list[str]:
         """Return the paths of all files in `folder` and below it, relative to it."""
         return [found.name.removeprefix(f"{folder}/") for found in self._client.list(folder)]

@@ -200,6 +200,16 @@ class RemoteLogDeletions:
         report = deletion.delete_marked(concerned)
         return replace(report, left=(*left, *report.left))
 
+    def compare_topics(self, owner: str, selection: Selection) -> tuple[Finding, ...]:
+        """Do what delete_marked does first without `only`, for callers that delete in some partitions at a time.
+
+        Mark the topics that their running cluster replaced, and note the limits that its brokers set; return what was
+        left, and why. Raises as delete_marked.
+        """
+        left = self._mark_replaced(owner, selection)
+        note_limits(self.context, self.clocks.ensure_agrees)
+        return left
+
     def _mark_replaced(self, owner: str, selection: Selection) -> tuple[Finding, ...]:
         try:
             found = replaced_topics(self.context)

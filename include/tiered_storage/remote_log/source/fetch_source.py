@@ -23,6 +23,7 @@ from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionErr
 from tiered_storage.kafka_wire.controller_clock import REMEDY
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchLimits, FetchPosition
 from tiered_storage.kafka_wire.metadata import (
+    NO_LEADER,
     ClusterMetadata,
     Leadership,
     TopicMetadata,
@@ -41,6 +42,7 @@ from tiered_storage.remote_log.source.partition_log import (
     LocalSegment,
     NamedPartition,
     PartitionLog,
+    PartitionReplicas,
     RollRules,
     UnreadablePartition,
     UnsegmentedLog,
@@ -135,6 +137,18 @@ class FetchSource:
             configs = self._client.topic_configs([topic.name for topic in _by_name(found)])
         for topic in _by_name(found):
             yield from self._named(found, topic, configs[topic.name])
+
+    def replicas(self) -> Mapping[TopicIdPartition, PartitionReplicas]:
+        """As ShowsReplicas."""
+        with self._lock:
+            found = self._metadata(None)
+            return {
+                self._identify(found, topic, number): PartitionReplicas(
+                    None if each.leader == NO_LEADER else each.leader, each.replicas
+                )
+                for topic in _by_name(found)
+                for number, each in topic.partitions.items()
+            }
 
     def named(self, topic: str, number: int) -> Sequence[NamedPartition | UnreadablePartition]:
         """Return the partition of that name, if there is one. Raises as `partitions`."""

@@ -212,6 +212,14 @@ class NamedPartition:
     configs: TopicConfigs | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionReplicas:
+    """The brokers that have a partition, by id, and the one that leads it; None if none does."""
+
+    leader: int | None
+    brokers: tuple[int, ...]
+
+
 def name_of(found: PartitionLog | NamedPartition | UnreadablePartition) -> tuple[str, int | None]:
     """Return topic and number of a partition, as far as they are known."""
     if isinstance(found, UnreadablePartition):

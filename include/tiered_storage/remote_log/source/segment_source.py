@@ -16,6 +16,7 @@ from tiered_storage.remote_log.source.partition_log import (
     LocalSegment,
     NamedPartition,
     PartitionLog,
+    PartitionReplicas,
     UnreadablePartition,
 )
 
@@ -247,6 +248,15 @@ class BulkLookup(Protocol):
 
         It waits `seconds` for the first answer; None: as long as its other calls do.
         """
+        ...
+
+
+@runtime_checkable
+class ShowsReplicas(Protocol):
+    """What a SegmentSource also offers if it knows which brokers have a partition."""
+
+    def replicas(self) -> Mapping[TopicIdPartition, PartitionReplicas]:
+        """Return the replicas of every partition now. Raises as SegmentSource.partitions."""
         ...
 
 

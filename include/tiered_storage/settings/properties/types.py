@@ -20,6 +20,7 @@ from tiered_storage.settings.properties.cluster_files import project_root
 
 UNLIMITED = -1
 AS_THE_TOTAL = -2
+_MOST_JITTER = 0.5
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
 _SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)([^?]*)(.*)", re.DOTALL)
@@ -208,6 +209,17 @@ def _price(value: object) -> object:
     return price
 
 
+def _jitter(value: object) -> float:
+    _no_switch(value)
+    try:
+        jitter = float(str(value))
+    except ValueError as error:
+        raise ValueError("it is not a number") from error
+    if not 0 <= jitter <= _MOST_JITTER:
+        raise ValueError(f"a jitter is from 0 to {_MOST_JITTER}")
+    return jitter
+
+
 def topic_name(name: str) -> str:
     """Return the topic name `name`. Raises ValueError if Kafka would refuse it."""
     if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
@@ -228,6 +240,7 @@ Roles = Annotated[tuple[str, ...], BeforeValidator(_roles)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 OptionalFile = Annotated[Path | None, BeforeValidator(_optional_file)]
 OptionalPrice = Annotated[float | None, BeforeValidator(_price)]
+Jitter = Annotated[float, BeforeValidator(_jitter)]
 OptionalText = Annotated[str | None, BeforeValidator(_empty_is_none)]
 OptionalEndpoint = Annotated[Annotated[str, AfterValidator(_endpoint)] | None, BeforeValidator(_empty_is_none)]
 StorageUrl = Annotated[str, BeforeValidator(_storage_url)]

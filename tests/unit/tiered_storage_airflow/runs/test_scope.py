@@ -143,6 +143,16 @@ HELD = {
         "cost.store.read.thousand",
         "cost.transfer.gb",
     },
+    "how often and in how many threads the service works": {
+        "remote.log.manager.task.interval.ms",
+        "remote.log.manager.task.retry.backoff.ms",
+        "remote.log.manager.task.retry.backoff.max.ms",
+        "remote.log.manager.task.retry.jitter",
+        "remote.log.manager.copier.thread.pool.size",
+        "remote.log.manager.expiration.thread.pool.size",
+        "remote.log.manager.follower.thread.pool.size",
+        *(name for name in Settings.declarations() if name.startswith("service.")),
+    },
     "whose pools the tasks of a cluster take, and in which queues": {"own.pools", "copy.queues"},
     "where the form of a restore may restore to": {"restore.directory", "restore.connections"},
     "who reads through the API server, and how much at once": {

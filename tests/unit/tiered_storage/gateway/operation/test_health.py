@@ -87,3 +87,13 @@ def test_the_pages_stand_beside_the_metrics() -> None:
         assert (metrics.status_code, metrics.headers["content-type"].split(";")[0]) == (200, "text/plain")
     finally:
         end()
+
+
+def test_a_process_without_ports_says_in_its_own_words_what_is_missing() -> None:
+    store = Store()
+    health = Health({}, store.now, not_serving=("service", "it is starting"), loop="the pool")
+
+    assert json.loads(health.ready().content)["problems"] == {"service": "it is starting"}
+    health.is_serving = True
+    store.seconds = HANGS_SECONDS + 1
+    assert "the pool has hung" in health.health().content

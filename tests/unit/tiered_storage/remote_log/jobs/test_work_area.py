@@ -164,3 +164,15 @@ def test_closing_also_closes_the_client(tmp_path: Path) -> None:
     WorkArea(tmp_path.as_uri(), client).close()
 
     assert client.is_closed
+
+
+def test_a_folder_is_removed_with_all_of_its_files_and_no_other(work: WorkArea, tmp_path: Path) -> None:
+    for path in (PATH, "runs/1/deeper/one.jsonl", "runs/10/other.jsonl"):
+        work.write(path, FINDINGS, Finding)
+
+    work.remove("runs/1")
+    work.remove("runs/1")
+
+    assert [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file()] == [
+        "runs/10/other.jsonl"
+    ]

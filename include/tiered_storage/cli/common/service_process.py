@@ -1,0 +1,141 @@
+"""The service's process: its threads, signals, metrics and health."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tiered_storage.cli.common.output import Output
+from tiered_storage.cli.common.session import lease_owner
+from tiered_storage.errors import TieredStorageError
+
+if TYPE_CHECKING:
+    from tiered_storage.gateway.operation.health import Health
+    from tiered_storage.remote_log.manager import RemoteLogManager
+    from tiered_storage.remote_log.selection import Selection
+    from tiered_storage.remote_log.service.assignments import Assignments
+    from tiered_storage.remote_log.service.service import RemoteLogService
+
+_log = logging.getLogger(__name__)
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_CHECK_SECONDS: Final = 0.5
+_METRICS_SECONDS: Final = 60.0
+
+
+def serve_partitions(
+    remote_log: RemoteLogManager, selection: Selection, broker: int | None, stop: threading.Event, output: Output
+) -> bool:
+    """Copy and expire until `stop` is set; return whether all that ran has ended, so that the process may end too.
+
+    Raises ConfigurationError for a `broker` of a source that shows no leaders, and for a port that cannot be opened.
+    """
+    from tiered_storage.gateway.operation.logs import set_up_logs
+    from tiered_storage.remote_log.service.assignments import Assignments
+    from tiered_storage.remote_log.service.service import RemoteLogService
+
+    set_up_logs(remote_log.context.settings.service_log_format, 0)
+    running = RemoteLogService(remote_log, lease_owner("service"))
+    looking = AssignmentLoop(Assignments(remote_log.context, running.schedule, selection, broker))
+    return _run(remote_log, running, looking, stop, output)
+
+
+class AssignmentLoop:
+    """Assigns partitions every so often, in a thread of its own: brokers that hang must not hold a stop up."""
+
+    def __init__(self, assignments: Assignments) -> None:
+        self._assignments = assignments
+        self._problem: Exception | None = TieredStorageError("no partition is assigned yet")
+
+    def refresh(self) -> None:
+        """Look now; log a new problem."""
+        try:
+            self._assignments.refresh()
+        except (TieredStorageError, OSError) as error:
+            if str(error) != str(self._problem):
+                _log.warning("partitions stay as they are assigned: %s", error)
+            self._problem = error
+        else:
+            self._problem = None
+
+    def run(self, stop: threading.Event, seconds: float) -> None:
+        """Look every so many seconds until `stop` is set."""
+        while not stop.is_set():
+            self.refresh()
+            stop.wait(seconds)
+
+    def ensure_done(self) -> None:
+        """Raise why the last look failed."""
+        if self._problem is not None:
+            raise self._problem
+
+
+def _run(
+    remote_log: RemoteLogManager,
+    running: RemoteLogService,
+    looking: AssignmentLoop,
+    stop: threading.Event,
+    output: Output,
+) -> bool:
+    """Run until `stop` is set; return whether all that ran has ended."""
+    from tiered_storage.gateway.operation.health import Health, needs_of
+
+    settings = remote_log.context.settings
+    health = Health(
+        {"assignments": looking.ensure_done, **needs_of(remote_log.context)},
+        not_serving=("service", "it is starting or stopping"),
+        loop="the pool of copies",
+    )
+    end_metrics = _serve_metrics(remote_log, running, health, stop)
+    try:
+        seconds = settings.remote_log_manager_task_interval_ms / 1000
+        threading.Thread(target=looking.run, args=(stop, seconds), name="assignments", daemon=True).start()
+        running.start()
+        health.is_serving = True
+        health.start()
+        output.say("the service runs")
+        while not stop.wait(_CHECK_SECONDS):
+            if not running.hangs:
+                health.beat()
+        health.is_serving = False
+        health.stop()
+        _log.info("the service ends: it finishes what it copies")
+        return running.stop(settings.service_shutdown_timeout_ms / 1000)
+    finally:
+        end_metrics()
+
+
+def _serve_metrics(
+    remote_log: RemoteLogManager, running: RemoteLogService, health: Health, stop: threading.Event
+) -> Callable[[], None]:
+    """Serve metrics and health if a port is set; return what ends that."""
+    from tiered_storage.remote_log.metrics.exporter import MetricsExporter, serve
+    from tiered_storage.remote_log.metrics.snapshot import Samples, take_metrics
+    from tiered_storage.remote_log.service.metrics import ServiceMetrics
+
+    context = remote_log.context
+    port = context.settings.service_metrics_port
+    if not port:
+        return lambda: None
+    exporter = MetricsExporter(partial(take_metrics, context, Samples()), _METRICS_SECONDS, _log.warning)
+    pages = {"/health": health.health, "/ready": health.ready}
+    end = serve(port, exporter, ServiceMetrics(running), setting="service.metrics.port", pages=pages)
+    threading.Thread(target=exporter.run, args=(stop,), name="metrics-snapshots", daemon=True).start()
+    return end
+
+
+def stopped_by_signal() -> threading.Event:
+    """Return what the first signal to end this process sets; the second one ends it at once."""
+    stop = threading.Event()
+
+    def on_signal(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    for each in _SIGNALS:
+        signal.signal(each, on_signal)
+    return stop

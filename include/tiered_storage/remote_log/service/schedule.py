@@ -1,0 +1,262 @@
+"""Which partitions a service has, and which of their tasks is due when.
+
+A task is due at once when its partition is assigned, and again an interval after it ended. After a failure it is due
+after a back-off that grows to a limit, with jitter. One task of a partition runs at a time: the one that has been due
+the longest. A partition that is removed while its task runs is forgotten once the task has ended.
+
+Source: KIP-405, Remote Log Manager thread pool.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from typing import Final, Self
+
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.settings.settings import Settings
+
+BROKEN_SECONDS: Final = 300.0
+"""As often as the DAGs try."""
+
+
+class Role(StrEnum):
+    """What a service does with a partition."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+class TaskKind(StrEnum):
+    """What a task does; each kind has a pool of its own, which Kafka names so."""
+
+    COPY = "copier"
+    EXPIRATION = "expiration"
+    FOLLOW = "follower"
+
+    @property
+    def role(self) -> Role:
+        """The role that has such tasks."""
+        return Role.FOLLOWER if self is TaskKind.FOLLOW else Role.LEADER
+
+
+class Outcome(StrEnum):
+    """How a task of a partition ended, which decides when it is due again.
+
+    DONE: after the interval. MORE: at once. FAILED: after the back-off. BROKEN, if a person has to act before a retry
+    can help: after BROKEN_SECONDS, since each try leaves something to delete.
+    """
+
+    DONE = "done"
+    MORE = "more"
+    FAILED = "failed"
+    BROKEN = "broken"
+
+
+_FAILURES: Final = frozenset({Outcome.FAILED, Outcome.BROKEN})
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often tasks run, in seconds, by Kafka's settings remote.log.manager.task.*.
+
+    The back-off doubles with each failure in a row, from `retry` to `most_retry`, and is changed at random by up to
+    `jitter`, a share of it.
+    """
+
+    interval: float
+    retry: float
+    most_retry: float
+    jitter: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the pace that the settings name."""
+        return cls(
+            settings.remote_log_manager_task_interval_ms / 1000,
+            settings.remote_log_manager_task_retry_backoff_ms / 1000,
+            settings.remote_log_manager_task_retry_backoff_max_ms / 1000,
+            settings.remote_log_manager_task_retry_jitter,
+        )
+
+    def backoff(self, failures: int, random: Random) -> float:
+        """Return the seconds to wait after so many failures in a row."""
+        most = max(self.retry, self.most_retry)
+        # A large power of two is no float.
+        plain = min(most, self.retry * 2.0 ** min(failures - 1, 62))
+        return plain * (1 + self.jitter * random.uniform(-1, 1))
+
+
+@dataclass(slots=True)
+class _Assigned:
+    """A partition; without a role it was removed while a task ran."""
+
+    role: Role | None
+    due: dict[TaskKind, float]
+    running: TaskKind | None = None
+    failures: dict[TaskKind, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleCounts:
+    """What a schedule holds now: `late` is for how many seconds the oldest task of a kind has been due."""
+
+    partitions: dict[Role, int]
+    failing: dict[TaskKind, int]
+    late: dict[TaskKind, float]
+
+
+class PartitionSchedule:
+    """The partitions of a service and when their tasks are due. Thread-safe.
+
+    `kinds` are the tasks that are done at all. `now` is in seconds, and never goes back.
+    """
+
+    def __init__(
+        self,
+        pace: Pace,
+        kinds: Iterable[TaskKind] = tuple(TaskKind),
+        now: Callable[[], float] = time.monotonic,
+        random: Random | None = None,
+    ) -> None:
+        """Begin without partitions."""
+        self._pace = pace
+        self._kinds = tuple(kinds)
+        self._now = now
+        self._random = random or Random()  # noqa: S311 - nothing secret
+        self._assigned: dict[TopicIdPartition, _Assigned] = {}
+        self._changed = threading.Condition()
+        self._is_stopped = False
+
+    def assign(self, partition: TopicIdPartition, role: Role) -> None:
+        """Give the service a partition, or another role in it; its tasks are due now. A repeated call does nothing.
+
+        If a task of the earlier role runs, it ends first.
+        """
+        with self._changed:
+            known = self._assigned.get(partition)
+            if known is not None and known.role is role:
+                return
+            due = {kind: self._now() for kind in self._kinds if kind.role is role}
+            self._assigned[partition] = _Assigned(role, due, None if known is None else known.running)
+            self._changed.notify_all()
+
+    def remove(self, partition: TopicIdPartition) -> None:
+        """Take a partition away: at once, or when the task that runs has ended. A repeated call does nothing."""
+        with self._changed:
+            known = self._assigned.get(partition)
+            if known is None:
+                return
+            if known.running is None:
+                del self._assigned[partition]
+            else:
+                known.role, known.due = None, {}
+            self._changed.notify_all()
+
+    def partitions(self, role: Role | None = None) -> list[TopicIdPartition]:
+        """Return the partitions with that role, or with any, in order."""
+        with self._changed:
+            return sorted(
+                each for each, one in self._assigned.items() if one.role is not None and role in {None, one.role}
+            )
+
+    def is_wanted(self, partition: TopicIdPartition, kind: TaskKind) -> bool:
+        """Return whether a task may begin more work of `partition`: it is still assigned so, and nothing stops."""
+        with self._changed:
+            known = self._assigned.get(partition)
+            return not self._is_stopped and known is not None and known.role is kind.role
+
+    def take(self, kind: TaskKind, most: int, sharing: int = 1) -> list[TopicIdPartition]:
+        """Return up to `most` partitions whose task of `kind` is due, the longest first; their tasks run from now on.
+
+        With `sharing`, that many callers share what is due: each takes its part. End each one by `ended`.
+        """
+        with self._changed:
+            if self._is_stopped:
+                return []
+            now = self._now()
+            due = [
+                (one.due[kind], partition)
+                for partition, one in self._assigned.items()
+                if self._next_kind(one) is kind and one.due[kind] <= now
+            ]
+            share = min(most, -(-len(due) // sharing))
+            taken = [partition for _, partition in sorted(due)[:share]]
+            for partition in taken:
+                self._assigned[partition].running = kind
+            return taken
+
+    def ended(self, partition: TopicIdPartition, kind: TaskKind, outcome: Outcome) -> None:
+        """Note how the task that `take` began ended; forget the partition if it was removed meanwhile."""
+        with self._changed:
+            one = self._assigned.get(partition)
+            if one is None or one.running is not kind:
+                raise ValueError(f"{partition}: no task of the pool {kind} runs")
+            one.running = None
+            if one.role is None:
+                del self._assigned[partition]
+            elif kind in one.due:
+                failures = one.failures.get(kind, 0) + 1 if outcome in _FAILURES else 0
+                one.failures[kind] = failures
+                one.due[kind] = self._now() + self._pause(outcome, failures)
+            self._changed.notify_all()
+
+    def wait(self, kind: TaskKind, most_seconds: float) -> None:
+        """Wait until a task of `kind` may be due, something changed, or `most_seconds` have passed."""
+        with self._changed:
+            if not self._is_stopped:
+                due = [one.due[kind] for one in self._assigned.values() if self._next_kind(one) is kind]
+                left = min([most_seconds, *(each - self._now() for each in due)])
+                if left > 0:
+                    self._changed.wait(left)
+
+    def stop(self) -> None:
+        """Begin no more tasks; those that run are still ended by `ended`."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+    def wait_until_idle(self, seconds: float) -> bool:
+        """Wait up to `seconds` until no task runs; return whether none does."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._is_running(), seconds)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no more tasks begin."""
+        return self._is_stopped
+
+    def counts(self) -> ScheduleCounts:
+        """Return the numbers for metrics."""
+        with self._changed:
+            now, every = self._now(), list(self._assigned.values())
+        failing = {kind: sum(one.failures.get(kind, 0) > 0 for one in every) for kind in self._kinds}
+        waiting = [one for one in every if one.running is None]
+        late = {
+            kind: max((now - one.due[kind] for one in waiting if kind in one.due), default=0.0) for kind in self._kinds
+        }
+        return ScheduleCounts(
+            {role: sum(one.role is role for one in every) for role in Role},
+            failing,
+            {kind: max(0.0, seconds) for kind, seconds in late.items()},
+        )
+
+    def _pause(self, outcome: Outcome, failures: int) -> float:
+        if outcome is Outcome.FAILED:
+            return self._pace.backoff(failures, self._random)
+        interval = self._pace.interval
+        return {Outcome.MORE: 0.0, Outcome.DONE: interval, Outcome.BROKEN: max(interval, BROKEN_SECONDS)}[outcome]
+
+    def _is_running(self) -> bool:
+        return any(one.running is not None for one in self._assigned.values())
+
+    @staticmethod
+    def _next_kind(one: _Assigned) -> TaskKind | None:
+        """Return the kind of the partition's task that comes next; None while one runs."""
+        if one.running is not None or not one.due:
+            return None
+        return min(one.due, key=lambda kind: one.due[kind])

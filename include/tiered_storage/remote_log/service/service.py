@@ -1,0 +1,122 @@
+"""RemoteLogService: tiering in a process that stays up, as a broker's RemoteLogManager does it (KIP-405).
+
+Its leases are those of all other runs: DAGs, commands and further services may work beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+
+from tiered_storage.errors import MetadataUnavailableError, TieredStorageError
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.service.copying import CopyTasks
+from tiered_storage.remote_log.service.expiration import ExpirationTasks
+from tiered_storage.remote_log.service.pools import Ended, TaskPool, TroubleLog, Work
+from tiered_storage.remote_log.service.schedule import Outcome, Pace, PartitionSchedule, Role, ScheduleCounts, TaskKind
+
+_log = logging.getLogger(__name__)
+
+Follow = Callable[[TopicIdPartition], None]
+"""Does what is due of one partition that the service follows.
+
+It raises TieredStorageError or OSError to be called again after a back-off."""
+
+
+class RemoteLogService:
+    """Copies, expires and follows the partitions that it is assigned, each kind of task in a pool of its own.
+
+    It begins with `start` and ends with `stop`; assign and remove partitions at any time, from any thread.
+    """
+
+    def __init__(
+        self,
+        remote_log: RemoteLogManager,
+        owner: str,
+        *,
+        follow: Follow | None = None,
+        now: Callable[[], float] = time.monotonic,
+        random: Random | None = None,
+    ) -> None:
+        """Start nothing yet. The caller keeps `remote_log` open, and names in `owner` this process, for its leases.
+
+        Without `follow`, nothing is done with partitions that are followed. `now` is in seconds.
+        """
+        settings, troubles = remote_log.context.settings, TroubleLog()
+        kinds = [each for each in TaskKind if each is not TaskKind.FOLLOW or follow is not None]
+        self.schedule = PartitionSchedule(Pace.of(settings), kinds, now, random)
+        self.copies = CopyTasks(remote_log, self.schedule, f"{owner} {TaskKind.COPY}", troubles)
+        expirations = ExpirationTasks(remote_log, self.schedule, f"{owner} {TaskKind.EXPIRATION}", troubles, now)
+        works: dict[TaskKind, tuple[int, Work]] = {
+            TaskKind.COPY: (settings.remote_log_manager_copier_thread_pool_size, self.copies),
+            TaskKind.EXPIRATION: (settings.remote_log_manager_expiration_thread_pool_size, expirations),
+        }
+        self.pools = {
+            kind: TaskPool(self.schedule, kind, threads, work, troubles) for kind, (threads, work) in works.items()
+        }
+        if follow is not None:
+            threads = settings.remote_log_manager_follower_thread_pool_size
+            follows = _Follows(follow, self.schedule, troubles)
+            self.pools[TaskKind.FOLLOW] = TaskPool(self.schedule, TaskKind.FOLLOW, threads, follows, troubles)
+
+    def assign(self, partition: TopicIdPartition, role: Role) -> None:
+        """Give the service a partition, or another role in it: its tasks are due at once.
+
+        A leader that becomes a follower finishes the copy that runs, and releases its lease.
+        """
+        self.schedule.assign(partition, role)
+
+    def remove(self, partition: TopicIdPartition) -> None:
+        """Take a partition away; the task that runs is finished first."""
+        self.schedule.remove(partition)
+
+    def start(self) -> None:
+        """Start the pools."""
+        for pool in self.pools.values():
+            pool.start()
+
+    def stop(self, seconds: float) -> bool:
+        """Begin nothing more, and wait up to `seconds` for what runs; return whether all of it ended.
+
+        If not, the leases of copies are released: end the process then, so that no thread goes on.
+        """
+        self.schedule.stop()
+        if self.schedule.wait_until_idle(seconds):
+            return True
+        try:
+            self.copies.give_back()
+        except MetadataUnavailableError as error:
+            _log.warning("leases are left until they expire: %s", error)
+        return False
+
+    @property
+    def hangs(self) -> bool:
+        """Whether as many copies hung as the pool has threads: each keeps memory, and the process should end."""
+        return self.copies.hung >= self.pools[TaskKind.COPY].size
+
+    def counts(self) -> ScheduleCounts:
+        """Return how many partitions there are, and how late their tasks are."""
+        return self.schedule.counts()
+
+
+class _Follows:
+    """The follower's tasks: one partition after the other."""
+
+    def __init__(self, follow: Follow, schedule: PartitionSchedule, troubles: TroubleLog) -> None:
+        self._follow = follow
+        self._schedule = schedule
+        self._troubles = troubles
+
+    def __call__(self, partitions: Sequence[TopicIdPartition], ended: Ended) -> None:
+        for each in partitions:
+            outcome, messages = Outcome.DONE, list[str]()
+            if self._schedule.is_wanted(each, TaskKind.FOLLOW):
+                try:
+                    self._follow(each)
+                except (TieredStorageError, OSError) as error:
+                    outcome, messages = Outcome.FAILED, [str(error)]
+            self._troubles.report(TaskKind.FOLLOW, {each: messages})
+            ended(each, outcome)
