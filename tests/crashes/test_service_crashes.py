@@ -14,6 +14,7 @@ from support.waiting import wait_for
 
 PARTITIONS = {("orders", 0): 3, ("orders", 1): 2}
 ALL = [("orders-0", 0, 9), ("orders-0", 10, 19), ("orders-0", 20, 29), ("orders-1", 0, 9), ("orders-1", 10, 19)]
+SECONDS = 60
 OFTEN: dict[str, Any] = {"remote_log_manager_task_interval_ms": 100}
 
 CRASHES = [
@@ -51,11 +52,11 @@ def test_the_next_service_takes_what_a_killed_one_held_once_its_leases_have_expi
     site.programs.kill("service", "--config", files.config, at=Crash(CrashPoint.AFTER_DATA))
     service = started(site, files)
     site.clock.move_by(LEASE_MS + 1)
-    wait_for(lambda: is_copied(files), lambda: service.said)
+    wait_for(lambda: is_copied(files), lambda: service.said, SECONDS)
 
     # The dead one's objects go after the grace time, by the service too.
     site.clock.move_by(2 * 3_600_000)
-    wait_for(lambda: len(files.objects(".log")) == len(ALL), lambda: service.said)
+    wait_for(lambda: len(files.objects(".log")) == len(ALL), lambda: service.said, SECONDS)
 
     assert service.terminate() == 0
     assert_settled(files)
@@ -69,8 +70,11 @@ def test_a_service_that_stood_still_commits_nothing_that_another_run_did(site: C
     with files.open() as remote_log:
         assert finished_ranges(remote_log) == ALL
 
-    zombie.let_proceed()
-    wait_for(lambda: "copier: orders-" in zombie.said, lambda: zombie.said)
+    def is_refused() -> bool:
+        zombie.let_proceed()
+        return "copier: orders-" in zombie.said
+
+    wait_for(is_refused, lambda: (zombie.state, zombie.said), SECONDS)
     assert zombie.terminate() == 0
 
     with files.open() as remote_log:

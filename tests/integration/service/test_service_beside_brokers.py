@@ -43,14 +43,15 @@ def test_three_partitions_are_copied_as_they_grow_beside_copies_by_command(
             result = site.run("copy", "--json")
             assert result.exit_code == 0 or "works on it until" in result.err, result.err
         wait_for(lambda: nothing_is_due(site), lambda: service.said)
-        ready = httpx.get(f"http://127.0.0.1:{port}/ready")
-        assert (ready.status_code, ready.json()["problems"]) == (200, {})
-        assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+        pages = f"http://127.0.0.1:{port}"
+        wait_for(lambda: httpx.get(f"{pages}/ready").status_code == 200, lambda: httpx.get(f"{pages}/ready").text)
+        assert httpx.get(f"{pages}/health").status_code == 200
         found = Scrape.get(port)
         assert found.value(f"{KAFKA_REMOTE}remotelogmanagertasksavgidlepercent") is not None
         assert found.value("remote_log_service_partitions", role="leader") == 3
         assert (found.value("remote_log_service_tasks_total", pool="copier", outcome="done") or 0) > 0
 
+    assert "copied" in service.said
     with site.open() as remote_log:
         segments = finished(remote_log, None)
         for partition in range(3):

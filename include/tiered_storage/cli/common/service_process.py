@@ -62,11 +62,12 @@ class AssignmentLoop:
         else:
             self._problem = None
 
-    def run(self, stop: threading.Event, seconds: float) -> None:
-        """Look every so many seconds until `stop` is set."""
-        while not stop.is_set():
+    def run(self, stop: threading.Event, seconds: float, on_first: Callable[[], None]) -> None:
+        """Look every so many seconds until `stop` is set; call `on_first` after the first look."""
+        self.refresh()
+        on_first()
+        while not stop.wait(seconds):
             self.refresh()
-            stop.wait(seconds)
 
     def ensure_done(self) -> None:
         """Raise why the last look failed."""
@@ -93,10 +94,11 @@ def _run(
     end_metrics = _serve_metrics(remote_log, running, health, stop)
     try:
         seconds = settings.remote_log_manager_task_interval_ms / 1000
-        threading.Thread(target=looking.run, args=(stop, seconds), name="assignments", daemon=True).start()
+        threading.Thread(
+            target=looking.run, args=(stop, seconds, health.start), name="assignments", daemon=True
+        ).start()
         running.start()
         health.is_serving = True
-        health.start()
         output.say("the service runs")
         while not stop.wait(_CHECK_SECONDS):
             if not running.hangs:

@@ -75,8 +75,7 @@ def test_a_look_that_fails_leaves_all_as_it_is_and_is_reported(tmp_path: Path, s
         looking = service_process.AssignmentLoop(Assignments(remote_log.context, running.schedule, EVERYTHING))
         with pytest.raises(TieredStorageError, match="yet"):
             looking.ensure_done()
-        looking.run(stop, 0)
-        looking.refresh()
+        looking.run(stop, 0, lambda: None)
         looking.ensure_done()
 
         with LogDirectoryWriter.open(files.log_directory):
