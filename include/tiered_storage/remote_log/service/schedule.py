@@ -47,8 +47,8 @@ class TaskKind(StrEnum):
 class Outcome(StrEnum):
     """How a task of a partition ended, which decides when it is due again.
 
-    DONE: after the interval. MORE: at once. FAILED: after the back-off. BROKEN, if a person has to act before a retry
-    can help: after BROKEN_SECONDS, since each try leaves something to delete.
+    DONE: after the interval. MORE: at once. FAILED: after the back-off. BROKEN, if a person probably has to act before
+    a retry can help: after a back-off that grows to BROKEN_SECONDS, since each try leaves something to delete.
     """
 
     DONE = "done"
@@ -83,9 +83,9 @@ class Pace:
             settings.remote_log_manager_task_retry_jitter,
         )
 
-    def backoff(self, failures: int, random: Random) -> float:
-        """Return the seconds to wait after so many failures in a row."""
-        most = max(self.retry, self.most_retry)
+    def backoff(self, failures: int, random: Random, outcome: Outcome = Outcome.FAILED) -> float:
+        """Return the seconds to wait after so many failures in a row, of which the last one was `outcome`."""
+        most = max(self.retry, self.most_retry, BROKEN_SECONDS if outcome is Outcome.BROKEN else 0)
         # A large power of two is no float.
         plain = min(most, self.retry * 2.0 ** min(failures - 1, 62))
         return plain * (1 + self.jitter * random.uniform(-1, 1))
@@ -246,10 +246,9 @@ class PartitionSchedule:
         )
 
     def _pause(self, outcome: Outcome, failures: int) -> float:
-        if outcome is Outcome.FAILED:
-            return self._pace.backoff(failures, self._random)
-        interval = self._pace.interval
-        return {Outcome.MORE: 0.0, Outcome.DONE: interval, Outcome.BROKEN: max(interval, BROKEN_SECONDS)}[outcome]
+        if outcome in _FAILURES:
+            return self._pace.backoff(failures, self._random, outcome)
+        return self._pace.interval if outcome is Outcome.DONE else 0.0
 
     def _is_running(self) -> bool:
         return any(one.running is not None for one in self._assigned.values())

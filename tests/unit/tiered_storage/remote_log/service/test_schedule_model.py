@@ -11,7 +11,7 @@ from tiered_storage.remote_log.service.schedule import BROKEN_SECONDS, Outcome, 
 from unit.tiered_storage.remote_log.service.simulated_time import PACE, PARTITIONS, Time, a_schedule
 
 Running = tuple[TopicIdPartition, TaskKind]
-LONGEST_WAIT = max(PACE.most_retry * (1 + PACE.jitter), BROKEN_SECONDS)
+LONGEST_WAIT = BROKEN_SECONDS * (1 + PACE.jitter)
 
 
 class ScheduleMachine(RuleBasedStateMachine):
