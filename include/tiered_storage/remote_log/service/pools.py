@@ -6,6 +6,7 @@ A thread takes a few partitions whose time has come, so that one look at the met
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
@@ -19,6 +20,7 @@ _log = logging.getLogger(__name__)
 GROUP_PARTITIONS: Final = 50
 """How many partitions a thread takes at once, if there are more than threads."""
 _WAIT_SECONDS: Final = 60.0
+_NUMBER: Final = re.compile(r"[0-9]+")
 
 Ended = Callable[[TopicIdPartition, Outcome], None]
 
@@ -36,7 +38,10 @@ class Work(Protocol):
 
 
 class TroubleLog:
-    """Logs what tasks report of partitions, each message once until it is gone. Thread-safe."""
+    """Logs what tasks report of partitions, each message once until it is gone. Thread-safe.
+
+    Messages that differ only in numbers count as the same: those of an outage name how long it lasts.
+    """
 
     def __init__(self) -> None:
         """Know of no trouble."""
@@ -49,11 +54,12 @@ class TroubleLog:
         with self._lock:
             for partition, messages in found.items():
                 known = self._known.get((kind, partition), frozenset())
-                for message in dict.fromkeys(messages):
-                    if message not in known:
+                shapes = {_NUMBER.sub("#", message): message for message in messages}
+                for shape, message in shapes.items():
+                    if shape not in known:
                         fresh.setdefault(message, []).append(partition)
                 if messages:
-                    self._known[kind, partition] = frozenset(messages)
+                    self._known[kind, partition] = frozenset(shapes)
                 else:
                     self._known.pop((kind, partition), None)
         for message, (first, *others) in fresh.items():

@@ -105,6 +105,19 @@ def test_a_trouble_is_logged_once_until_it_is_gone(caplog: pytest.LogCaptureFixt
     ]
 
 
+def test_a_trouble_that_only_counts_on_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    troubles = TroubleLog()
+
+    troubles.report(TaskKind.COPY, {FIRST: ["away for 10 s"]})
+    troubles.report(TaskKind.COPY, {FIRST: ["away for 12 s", "full"]})
+    troubles.report(TaskKind.COPY, {FIRST: ["away for 20 s", "full"]})
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "copier: orders-0: away for 10 s",
+        "copier: orders-0: full",
+    ]
+
+
 def test_a_finding_of_a_topic_is_one_of_each_of_its_partitions() -> None:
     found = by_partition([FIRST, SECOND], [Finding("orders", "compacted"), Finding("orders-1", "broken")])
 

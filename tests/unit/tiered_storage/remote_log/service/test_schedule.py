@@ -126,6 +126,7 @@ def test_a_partition_that_is_removed_in_process_is_forgotten_once_its_task_ended
     schedule.ended(FIRST, COPY, Outcome.MORE)
     assert schedule.wait_until_idle(0)
     assert schedule.take(COPY, 1) == schedule.take(EXPIRATION, 1) == []
+    assert schedule._assigned == {}
 
 
 def test_a_partition_that_comes_back_in_process_begins_no_second_task(schedule: PartitionSchedule) -> None:
