@@ -11,8 +11,8 @@ from typing import Final
 
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.apis import LIST_OFFSETS
-from tiered_storage.kafka_wire.connections.error_codes import NETWORK_EXCEPTION, PartitionError
+from tiered_storage.kafka_wire.connections.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from tiered_storage.kafka_wire.connections.error_codes import FENCED_LEADER_EPOCH, NETWORK_EXCEPTION, PartitionError
 from tiered_storage.kafka_wire.fetch import IsolationLevel
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import ClusterMetadata, TopicPartition
@@ -60,7 +60,11 @@ def ask_offsets(
 def ask_lineages(
     client: ClusterClient, found: ClusterMetadata, offsets: Mapping[TopicPartition, PartitionOffsets]
 ) -> dict[TopicPartition, tuple[EpochEntry, ...] | PartitionError]:
-    """Ask for the latest epoch of each partition, then for the one before, down to the one of the log start."""
+    """Ask for the latest epoch of each partition, then for the one before, down to the one of the log start.
+
+    `found` names the latest epochs. A leader that was elected since then has another one: that is an error if there are
+    stable records of it, since their copies would have the wrong epoch.
+    """
     asked = {each: found.topics[each.topic].partitions[each.partition].leader_epoch for each in offsets}
     ends: dict[TopicPartition, list[EpochEnd]] = {each: [] for each in offsets}
     failed: dict[TopicPartition, PartitionError] = {}
@@ -69,6 +73,14 @@ def ask_lineages(
         for each, answer in client.offsets_for_leader_epochs(asked).items():
             if isinstance(answer, PartitionError):
                 failed[each] = answer
+            elif not ends[each] and answer.epoch > _NO_EPOCH and answer.end_offset < offsets[each].stable:
+                reason = (
+                    f"epoch {asked[each]} ends at offset {answer.end_offset}, before the stable offset "
+                    f"{offsets[each].stable}: another leader was elected meanwhile; ask again"
+                )
+                failed[each] = PartitionError(
+                    each.topic, each.partition, OFFSET_FOR_LEADER_EPOCH, FENCED_LEADER_EPOCH, reason
+                )
             elif _continues(ends[each], answer, offsets[each].start):
                 earlier[each] = answer.epoch - 1
         asked = earlier

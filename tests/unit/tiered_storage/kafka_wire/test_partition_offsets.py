@@ -66,6 +66,28 @@ def test_a_log_start_that_goes_back_is_an_error(monkeypatch: pytest.MonkeyPatch,
     assert mentions(str(found), "orders-0", "log start 7", "next one 6")
 
 
+@pytest.mark.parametrize("end", [8, 9])
+def test_a_leader_elected_after_its_epoch_was_looked_up_is_an_error(monkeypatch: pytest.MonkeyPatch, end: int) -> None:
+    """Otherwise the lineage would give its records the epoch of the leader before."""
+    led = PartitionMetadata(0, 0, 1, 3, (1,), (1,), ())
+    topics = {"orders": TopicMetadata("orders", None, 0, False, {0: led})}
+    ends = {3: EpochEnd(3, end), 2: EpochEnd(2, 5)}
+    monkeypatch.setattr(
+        ClusterClient, "offsets_for_leader_epochs", lambda _, asked: {each: ends[asked[each]] for each in asked}
+    )
+    monkeypatch.setattr(ClusterClient, "list_offsets", lambda _, asked: dict.fromkeys(asked, ListedOffset(5, -1, 3)))
+    client = ClusterClient.by_properties({"bootstrap.servers": "127.0.0.1:9092"})
+
+    found = ask_lineages(client, ClusterMetadata("lab", 1, {}, topics), {LED: PartitionOffsets(5, 12, 9)})[LED]
+
+    if end >= 9:
+        assert found == (EpochEntry(3, 5),)
+        return
+    assert isinstance(found, PartitionError)
+    assert found.retriable
+    assert mentions(str(found), "orders-0", "epoch 3", "offset 8", "stable offset 9")
+
+
 @pytest.mark.parametrize("wrong", [{"offset": -(1 << 63) + 7}, {"timestamp": -2}, {"leader_epoch": -9}], ids=str)
 def test_a_number_that_is_no_offset_is_malformed(wrong: dict[str, int]) -> None:
     kio: Any = load_payload_module(LIST_OFFSETS.key, LIST_OFFSETS.latest, EntityType.response)
