@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from golden.logs import make_golden_logs
+from golden.metadata_topic import let_it_tier, metadata_kafka, metadata_topic_of
 from servers.kafka_programs import KafkaPrograms
 
 HERE = Path(__file__).parent
@@ -16,7 +17,11 @@ STATE = HERE.parent.parent / ".state"
 def main() -> None:
     """Write the golden logs into this directory; the first time on a machine Kafka's jars are downloaded."""
     with tempfile.TemporaryDirectory() as work:
-        logs = make_golden_logs(KafkaPrograms.fetched(STATE), HERE, Path(work))
+        programs = KafkaPrograms.fetched(STATE)
+        logs = make_golden_logs(programs, HERE, Path(work))
+        with metadata_kafka(programs, Path(work) / "tiering") as kafka:
+            let_it_tier(kafka)
+            metadata_topic_of(kafka).save(HERE)
     size = sum(path.stat().st_size for path in logs.log_dir.rglob("*") if path.is_file())
     sys.stdout.write(f"{logs.log_dir}: {size:,} bytes\n")
 

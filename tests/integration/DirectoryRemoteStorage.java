@@ -1,6 +1,7 @@
 import java.io.IOException;
 import java.io.InputStream;
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
@@ -40,7 +41,8 @@ public class DirectoryRemoteStorage implements RemoteStorageManager {
         } catch (IOException error) {
             throw new RemoteStorageException(error);
         }
-        return Optional.empty();
+        byte[] name = path(metadata, "log").getFileName().toString().getBytes(StandardCharsets.UTF_8);
+        return Optional.of(new CustomMetadata(name));
     }
 
     @Override

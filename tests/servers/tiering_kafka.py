@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +20,12 @@ _LOCAL_TIERED_STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredS
 _LOCAL_TIERED_STORAGE_JAR = MavenJars("kafka_storage", "4.3.1", Path(__file__).parent)
 
 
-def tiering_kafka(programs: KafkaPrograms, root: Path) -> RealKafka:
-    """Return a broker, not started, that keeps its log and its remote tier below `root`.
+def tiering_kafka(programs: KafkaPrograms, root: Path, properties: Mapping[str, str] | None = None) -> RealKafka:
+    """Return a broker, not started, that keeps its log and its remote tier below `root`; it has `properties` besides.
 
     See DirectoryRemoteStorage.java.
     """
-    return _tiering(programs.with_classes(_SOURCE, root / "classes"), root, "DirectoryRemoteStorage")
+    return _tiering(programs.with_classes(_SOURCE, root / "classes"), root, "DirectoryRemoteStorage", properties)
 
 
 def local_tiering_kafka(programs: KafkaPrograms, root: Path, state: Path) -> RealKafka:
@@ -33,7 +34,9 @@ def local_tiering_kafka(programs: KafkaPrograms, root: Path, state: Path) -> Rea
     return _tiering(replace(programs, jars=(*programs.jars, *jars)), root, _LOCAL_TIERED_STORAGE)
 
 
-def _tiering(programs: KafkaPrograms, root: Path, storage_class: str) -> RealKafka:
+def _tiering(
+    programs: KafkaPrograms, root: Path, storage_class: str, properties: Mapping[str, str] | None = None
+) -> RealKafka:
     return RealKafka(
         programs,
         root / "broker",
@@ -49,5 +52,6 @@ def _tiering(programs: KafkaPrograms, root: Path, storage_class: str) -> RealKaf
             "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
             "remote.log.manager.task.interval.ms": "500",
             "log.initial.task.delay.ms": "500",
+            **(properties or {}),
         },
     )

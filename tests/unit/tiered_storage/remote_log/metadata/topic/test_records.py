@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from golden.metadata_topic import GOLDEN, MetadataTopic
 from support.metadata_records import CLUSTER, metadata_events
 from tiered_storage.errors import ConfigurationError, MalformedMetadataRecordError
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.metadata.topic.partitioner import metadata_partition
 from tiered_storage.remote_log.metadata.topic.records import (
     MetadataEvent,
     MetadataRecord,
@@ -218,3 +220,25 @@ def test_the_broker_of_the_segment_is_written_rather_than_the_one_given() -> Non
 def test_what_no_record_can_hold_is_not_written(record: MetadataRecord) -> None:
     with pytest.raises(ConfigurationError):
         encode_record(record)
+
+
+@pytest.fixture(scope="module")
+def golden() -> MetadataTopic:
+    return MetadataTopic.load(GOLDEN)
+
+
+def test_what_a_broker_wrote_is_read_and_would_be_written_the_same(golden: MetadataTopic) -> None:
+    events = golden.events()
+
+    assert [encode_event(event) for event in events] == [each.value for each in golden.records]
+    assert {event.is_transaction_index_empty for event in events} == {True, False}
+    assert {event.broker_id for event in events} == {1}
+
+
+def test_a_broker_put_each_record_where_the_partitioner_finds_it(golden: MetadataTopic) -> None:
+    ids = [getattr(event.record, "segment_id", None) for event in golden.events()]
+
+    where = [metadata_partition(each.topic_id_partition, golden.partitions) for each in ids if each is not None]
+
+    assert where == [each.partition for each in golden.records]
+    assert len(set(where)) > 1
