@@ -112,3 +112,32 @@ REASONS = {
     WRONG_CHECKSUM: "the batch does not have the checksum that its header says",
 }
 """The reasons for a corrupt record; the caller adds record and batch."""
+
+# The columns of the metadata topic's records: int64, one after the other, each of all rows. Positions are bytes from
+# the beginning of the values.
+METADATA_SOUND = 0
+"""1 if the record is sound; every other column of a malformed one is undefined."""
+METADATA_KIND = 1
+METADATA_TOPIC_ID = 2
+"""The higher half; the lower one follows."""
+METADATA_PARTITION = 4
+METADATA_SEGMENT_ID = 5
+"""The higher half; the lower one follows."""
+METADATA_START_OFFSET = 7
+METADATA_END_OFFSET = 8
+METADATA_BROKER = 9
+METADATA_MAX_TIMESTAMP = 10
+METADATA_EVENT_TIMESTAMP = 11
+METADATA_EPOCHS = 12
+"""The position of the leader epochs, from their count on."""
+METADATA_EPOCH_COUNT = 13
+METADATA_FIRST_EPOCH = 14
+"""The first entry's epoch; its start offset follows."""
+METADATA_SIZE = 16
+METADATA_CUSTOM = 17
+"""The position of the custom metadata; their length follows, -1 if there are none."""
+METADATA_STATE = 19
+METADATA_TRANSACTION_INDEX_EMPTY = 20
+METADATA_NAME = 21
+"""The position of the topic's name; its length follows."""
+METADATA_COLUMNS = 23

@@ -12,7 +12,7 @@ from typing import Any, cast
 from llvmlite import binding
 from numba import njit, types
 
-from tiered_storage.kafka_log.kernels import decode_kernels, scan_kernels
+from tiered_storage.kafka_log.kernels import decode_kernels, metadata_kernels, scan_kernels
 
 _SOURCES: dict[str, Callable[..., int]] = {
     "count_batches": scan_kernels.count_batches,
@@ -20,6 +20,7 @@ _SOURCES: dict[str, Callable[..., int]] = {
     "first_mismatch": scan_kernels.first_mismatch,
     "place_batches": decode_kernels.place_batches,
     "decode_batches": decode_kernels.decode_batches,
+    "decode_metadata": metadata_kernels.decode_metadata,
 }
 _EXTERNAL_LINKAGE = 0
 _INNER = "inner_"

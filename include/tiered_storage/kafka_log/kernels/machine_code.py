@@ -48,6 +48,7 @@ SOURCES = (
     "decode_kernels.py",
     "kernel_compilation.py",
     "kernel_memory.py",
+    "metadata_kernels.py",
     "record_kernels.py",
     "scan_kernels.py",
     "wide_checksum.py",
@@ -75,16 +76,24 @@ Kernel = Callable[..., int]
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The kernels by name; scan_kernels.py and decode_kernels.py document each."""
+    """The kernels by name; scan_kernels.py, decode_kernels.py and metadata_kernels.py document each."""
 
     count_batches: Kernel
     read_headers: Kernel
     first_mismatch: Kernel
     place_batches: Kernel
     decode_batches: Kernel
+    decode_metadata: Kernel
 
 
-ARITIES = {"count_batches": 2, "read_headers": 8, "first_mismatch": 6, "place_batches": 9, "decode_batches": 13}
+ARITIES = {
+    "count_batches": 2,
+    "read_headers": 8,
+    "first_mismatch": 6,
+    "place_batches": 9,
+    "decode_batches": 13,
+    "decode_metadata": 4,
+}
 
 
 class _Loader:

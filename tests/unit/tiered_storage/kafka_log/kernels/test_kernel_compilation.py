@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tiered_storage.kafka_log.kernels import decode_kernels, kernel_compilation, machine_code, scan_kernels
+from tiered_storage.kafka_log.kernels import (
+    decode_kernels,
+    kernel_compilation,
+    machine_code,
+    metadata_kernels,
+    scan_kernels,
+)
 from tiered_storage.kafka_log.kernels.machine_code import SOURCES, Kernels, load_brief_kernels, load_kernels
 
 PACKAGE = Path(kernel_compilation.__file__).parent
@@ -16,7 +22,7 @@ _PYTHON_API = 4
 
 
 def test_each_kernel_is_called_with_as_many_arguments_as_it_takes() -> None:
-    sources = {**vars(scan_kernels), **vars(decode_kernels)}
+    sources = {**vars(scan_kernels), **vars(decode_kernels), **vars(metadata_kernels)}
 
     arities = {field.name: sources[field.name].__code__.co_argcount for field in fields(Kernels)}
 
