@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationInfo, field_validator
 
 from tiered_storage.settings.properties.model import Contradiction, PropertyModel, Source, contradiction, setting
-from tiered_storage.settings.properties.types import AS_THE_TOTAL, UNLIMITED, Names, TotalRetention, Whole
+from tiered_storage.settings.properties.types import AS_THE_TOTAL, UNLIMITED, Names, OptionalText, TotalRetention, Whole
 from tiered_storage.settings.topics import (
     LAG_MEANINGS,
     LOCAL_MEANINGS,
@@ -137,6 +137,18 @@ class RetentionSettings(PropertyModel):
         "deletion.batch.segments", 500, RETENTION, Source.OURS, unit="segments", at_least=1, at_most=1000
     )
     """After how many remote segments a deletion checks again whether it is still allowed."""
+
+    remote_log_failed_deletions_topic: OptionalText = setting(
+        "remote.log.failed.deletions.topic",
+        None,
+        RETENTION,
+        Source.OURS,
+        allowed="a topic's name",
+        pattern=r"^[A-Za-z0-9._-]{1,249}$",
+        default_text="none",
+    )
+    """The topic of the running cluster that gets [each failed
+    deletion](operations.md#failed-deletions-as-records), such as `__delete_failed_remote_log_segments`."""
 
     @field_validator("log_local_retention_ms", "log_local_retention_bytes")
     @classmethod

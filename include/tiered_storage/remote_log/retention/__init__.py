@@ -11,7 +11,7 @@
                                                                      due_segments ──► object_deletion
     shown in advance    past_retention, due_segments                                │
                                                                                     ▼
-                                                                     DELETE_SEGMENT_FINISHED
+                                                                     DELETE_SEGMENT_FINISHED, or failed_deletions_topic
 """
 
 __all__ = [

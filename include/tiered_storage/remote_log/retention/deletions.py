@@ -16,6 +16,7 @@ from tiered_storage.remote_log.retention.due_segments import DueSegments, Pendin
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.retention.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner, plan_record_deletion
+from tiered_storage.remote_log.retention.failed_deletions_topic import FailedDeletionsTopic
 from tiered_storage.remote_log.retention.local.enforcement import LocalRetentionEnforcement, LocalRetentionReport
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 from tiered_storage.remote_log.retention.local.planning import LocalRetentionPlanner, Occasion
@@ -184,6 +185,7 @@ class RemoteLogDeletions:
         Before that, without `only`, mark the topics that their running cluster replaced, see mark_replaced, and note
         the limits that its brokers set, see note_limits.
         """
+        failed_topic = FailedDeletionsTopic.of(self.context)
         left = self._mark_replaced(owner, selection) if only is None else ()
         states = self.context.segments.partition_states()
         due = self._due(states)
@@ -196,7 +198,7 @@ class RemoteLogDeletions:
         self._ensure_may_delete(concerned, "a deletion of what was marked")
         if only is None:
             note_limits(self.context, self.clocks.ensure_agrees)
-        deletion = ObjectDeletion(self.context, self.permissions, self.clocks, due, owner, on_moved)
+        deletion = ObjectDeletion(self.context, self.permissions, self.clocks, due, owner, on_moved, failed_topic)
         report = deletion.delete_marked(concerned)
         return replace(report, left=(*left, *report.left))
 

@@ -2,7 +2,7 @@
 
 Between two batches permissions and the clock are checked again, and leases are renewed. Partitions with little to
 delete, and nothing to find out, share a batch. A segment whose deletion fails stays in DELETE_SEGMENT_STARTED, is
-listed as a failed deletion, and is retried by the next run.
+listed as a failed deletion, sent to a topic if the settings name one, and retried by the next run.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tiered_storage.errors import (
+    ConfigurationError,
     DeletionRefusedError,
     LeaseHeldError,
     LeaseLostError,
     OutdatedMetadataError,
     RemoteMetadataError,
     RemoteStorageError,
+    SourceClusterError,
     TieredStorageError,
 )
 from tiered_storage.remote_log.context import RemoteLogContext
@@ -40,6 +42,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.retention.due_segments import DueSegments, PartitionWork
+from tiered_storage.remote_log.retention.failed_deletions_topic import FailedDeletion, FailedDeletionsTopic
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
 from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind, DeletionPermissions
@@ -81,6 +84,8 @@ class ObjectDeletion:
     owner: str
     on_moved: OnMoved = unreported
     """Is called for each segment whose objects were deleted."""
+    topic: FailedDeletionsTopic | None = None
+    """Gets each failed deletion."""
     _deleted: list[RemoteLogSegmentMetadata] = field(default_factory=list, init=False)
     _failures: list[Finding] = field(default_factory=list, init=False)
     _left: list[Finding] = field(default_factory=list, init=False)
@@ -125,10 +130,21 @@ class ObjectDeletion:
 
     def _note(self, segments: Sequence[RemoteLogSegmentMetadata], reasons: Mapping[str, object]) -> None:
         """List those of `segments` that have one of `reasons`, by segment id, as failed deletions."""
-        stuck = {one.segment_id: str(reasons[one.segment_id.id]) for one in segments if one.segment_id.id in reasons}
-        self.context.safety.note_failures(stuck, self.context.clock())
-        for segment_id, reason in stuck.items():
-            self._fail(segment_id.topic_id_partition, f"{segment_id}: {reason}")
+        stuck = [(one, str(reasons[one.segment_id.id])) for one in segments if one.segment_id.id in reasons]
+        now = self.context.clock()
+        self.context.safety.note_failures({one.segment_id: reason for one, reason in stuck}, now)
+        for one, reason in stuck:
+            self._fail(one.topic_id_partition, f"{one.segment_id}: {reason}")
+        self._send(FailedDeletion(one, now, reason) for one, reason in stuck)
+
+    def _send(self, failed: Iterable[FailedDeletion]) -> None:
+        """Send failed deletions to the topic that the settings name; if that fails, it is one more failure."""
+        if self.topic is None:
+            return
+        try:
+            self.topic.send(failed)
+        except (SourceClusterError, ConfigurationError) as error:
+            self._failures.append(Finding("", str(error)))
 
     def _groups(self, partitions: Iterable[TopicIdPartition]) -> Iterator[list[PartitionWork]]:
         """Yield groups of work: partitions that can share a batch together, each of the others alone."""

@@ -89,6 +89,7 @@ HELD = {
         "rsm.config.ca.bundle",
         "rsm.config.conditional.writes",
         "rlmm.config.url",
+        "remote.log.failed.deletions.topic",
     },
     "what is copied, and what is deleted": {
         "log.end.is.stable",
