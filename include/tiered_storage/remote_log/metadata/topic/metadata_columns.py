@@ -42,72 +42,72 @@ class MetadataColumns:
     @property
     def is_sound(self) -> NDArray[np.bool_]:
         """Whether the value is a record that Kafka can have written."""
-        return self._table[constants.METADATA_SOUND] != 0
+        return self._flag(constants.METADATA_SOUND)
 
     @property
     def kind(self) -> NDArray[np.int64]:
         """The RecordKind."""
-        return self._table[constants.METADATA_KIND]
+        return self._column(constants.METADATA_KIND)
 
     @property
     def state(self) -> NDArray[np.int64]:
         """The SegmentState, or the PartitionDeleteState of a partition delete."""
-        return self._table[constants.METADATA_STATE]
+        return self._column(constants.METADATA_STATE)
 
     @property
     def partition(self) -> NDArray[np.int64]:
         """The partition's number; not in a snapshot."""
-        return self._table[constants.METADATA_PARTITION]
+        return self._column(constants.METADATA_PARTITION)
 
     @property
     def start_offset(self) -> NDArray[np.int64]:
         """Of a segment or a snapshot, as the two that follow."""
-        return self._table[constants.METADATA_START_OFFSET]
+        return self._column(constants.METADATA_START_OFFSET)
 
     @property
     def end_offset(self) -> NDArray[np.int64]:
         """Inclusive."""
-        return self._table[constants.METADATA_END_OFFSET]
+        return self._column(constants.METADATA_END_OFFSET)
 
     @property
     def max_timestamp(self) -> NDArray[np.int64]:
         """In ms."""
-        return self._table[constants.METADATA_MAX_TIMESTAMP]
+        return self._column(constants.METADATA_MAX_TIMESTAMP)
 
     @property
     def size(self) -> NDArray[np.int64]:
         """In bytes; of a segment or a snapshot, as the next one."""
-        return self._table[constants.METADATA_SIZE]
+        return self._column(constants.METADATA_SIZE)
 
     @property
     def is_transaction_index_empty(self) -> NDArray[np.bool_]:
         """Whether the segment has no aborted transactions."""
-        return self._table[constants.METADATA_TRANSACTION_INDEX_EMPTY] != 0
+        return self._flag(constants.METADATA_TRANSACTION_INDEX_EMPTY)
 
     @property
     def broker_id(self) -> NDArray[np.int64]:
         """The broker that wrote the record."""
-        return self._table[constants.METADATA_BROKER]
+        return self._column(constants.METADATA_BROKER)
 
     @property
     def event_timestamp(self) -> NDArray[np.int64]:
         """In ms."""
-        return self._table[constants.METADATA_EVENT_TIMESTAMP]
+        return self._column(constants.METADATA_EVENT_TIMESTAMP)
 
     @property
     def epoch_count(self) -> NDArray[np.int64]:
         """How many leader epochs a segment or a snapshot has, 1 or more; usually 1."""
-        return self._table[constants.METADATA_EPOCH_COUNT]
+        return self._column(constants.METADATA_EPOCH_COUNT)
 
     @property
     def first_epoch(self) -> NDArray[np.int64]:
         """The epoch that is written first, of a segment or a snapshot; the only one where `epoch_count` is 1."""
-        return self._table[constants.METADATA_FIRST_EPOCH]
+        return self._column(constants.METADATA_FIRST_EPOCH)
 
     @property
     def first_epoch_start(self) -> NDArray[np.int64]:
         """The start offset of `first_epoch`."""
-        return self._table[constants.METADATA_FIRST_EPOCH + 1]
+        return self._column(constants.METADATA_FIRST_EPOCH + 1)
 
     def topic_ids(self) -> NDArray[np.void]:
         """Return the 16 bytes of each topic's id; not in a snapshot. `tolist` makes them bytes."""
@@ -137,6 +137,12 @@ class MetadataColumns:
     def event(self, row: int, cluster_id: str) -> MetadataEvent:
         """Return what is in `row`; raises MalformedMetadataRecordError with the reason if it is not sound."""
         return decode_event(cast("bytes", self.values[row].as_py() or b""), cluster_id)
+
+    def _column(self, number: int) -> NDArray[np.int64]:
+        return cast("NDArray[np.int64]", self._table[number])
+
+    def _flag(self, number: int) -> NDArray[np.bool_]:
+        return cast("NDArray[np.bool_]", self._table[number] != 0)
 
     def _slice(self, row: int, column: int) -> bytes:
         begin, size = self._table[column : column + 2, row]
