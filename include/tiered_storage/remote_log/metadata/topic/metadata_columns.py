@@ -158,6 +158,9 @@ def decode_values(values: pa.BinaryArray) -> MetadataColumns:
 
     It takes 190 bytes a value besides them: give it a record batch at a time, not a whole topic.
     """
+    if values.null_count:
+        # The bytes below a null are undefined.
+        values = cast("pa.BinaryArray", values.fill_null(b""))
     table = np.zeros((constants.METADATA_COLUMNS, len(values)), np.int64)
     _, ends, content = values.buffers()
     if not len(values) or ends is None or content is None:
