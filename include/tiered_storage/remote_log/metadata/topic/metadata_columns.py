@@ -162,9 +162,10 @@ def decode_values(values: pa.BinaryArray) -> MetadataColumns:
         # The bytes below a null are undefined.
         values = cast("pa.BinaryArray", values.fill_null(b""))
     table = np.zeros((constants.METADATA_COLUMNS, len(values)), np.int64)
+    if not len(values):
+        # Its buffers may be missing.
+        return MetadataColumns(values, 0, table, memoryview(b""))
     _, ends, content = values.buffers()
-    if not len(values) or ends is None or content is None:
-        return MetadataColumns(values, len(values), table, memoryview(b""))
     malformed = load_kernels().decode_metadata(
         content.address, ends.address + _INT32_BYTES * values.offset, len(values), address_of(table)
     )

@@ -123,9 +123,14 @@ def test_what_lies_below_a_null_is_not_read() -> None:
     sound = MetadataTopic.load(GOLDEN).records[0].value
     ends = pa.array([0, len(sound)], pa.int32()).buffers()[1]
     null = pa.BinaryArray.from_buffers(pa.binary(), 1, [pa.py_buffer(b"\0"), ends, pa.py_buffer(sound)])
-    without_bytes = pa.BinaryArray.from_buffers(pa.binary(), 1, [None, pa.py_buffer(bytes(8)), None])
 
-    assert [decode_values(values).malformed for values in (null, without_bytes)] == [1, 1]
+    columns = decode_values(null)
+
+    assert (columns.malformed, columns.is_sound.tolist()) == (1, [False])
+
+
+def test_nothing_may_come_without_memory() -> None:
+    assert len(decode_values(pa.BinaryArray.from_buffers(pa.binary(), 0, [None, None, pa.py_buffer(b"")]))) == 0
 
 
 def test_the_records_of_a_broker_come_out_as_columns() -> None:
