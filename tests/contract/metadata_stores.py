@@ -21,9 +21,12 @@ def memory_store(directory: Path, clock: Clock) -> MetadataStore:
 
 
 MetadataStoreOpener = Callable[[Path, Clock], MetadataStore]
+TOPIC = "topic"
+"""The store whose segments are in a topic: its opener needs a broker."""
 METADATA_STORES = [
     pytest.param(sqlite_store, id="sqlite"),
     pytest.param(postgres_store, id="postgresql"),
     pytest.param(memory_store, id="memory"),
+    pytest.param(TOPIC, id=TOPIC),
 ]
 """Another implementation joins the contract suites as one more line here."""

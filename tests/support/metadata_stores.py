@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tiered_storage.clock import Clock
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
+from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
 from tiered_storage.remote_log.model import (
     Lease,
     RemoteLogSegmentId,
@@ -26,8 +28,8 @@ FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 DELETING = SegmentState.DELETE_SEGMENT_STARTED
 DELETED = SegmentState.DELETE_SEGMENT_FINISHED
 
-ORDERS_0 = TopicIdPartition("cluster-1", "topic-id-of-orders", 0, "orders")
-ORDERS_1 = TopicIdPartition("cluster-1", "topic-id-of-orders", 1, "orders")
+ORDERS_0 = TopicIdPartition("cluster-1", "topic-id-of-ordersAAAA", 0, "orders")
+ORDERS_1 = TopicIdPartition("cluster-1", "topic-id-of-ordersAAAA", 1, "orders")
 
 _numbers = itertools.count(1)
 
@@ -42,6 +44,33 @@ def sqlite_store(directory: Path, clock: Clock) -> SqlMetadataStore:
     return open_metadata_store(sqlite_url(directory), clock)
 
 
+def topic_options(bootstrap_servers: str, directory: Path, **changed: object) -> dict[str, str]:
+    """Return the options of a metadata topic of its own for `directory`; underscores in `changed` are dots."""
+    digest = hashlib.sha256(str(directory).encode()).hexdigest()[:16]
+    options: dict[str, object] = {
+        "remote.log.metadata.common.client.bootstrap.servers": bootstrap_servers,
+        "remote.log.metadata.cache.directory": directory / "metadata-topic",
+        "remote.log.metadata.topic.name": f"metadata-{digest}",
+        "remote.log.metadata.topic.num.partitions": 3,
+        "remote.log.metadata.topic.replication.factor": 1,
+        "remote.log.metadata.topic.min.isr": 1,
+        "remote.log.metadata.consume.wait.ms": 60_000,
+    }
+    options |= {f"remote.log.metadata.{name.replace('_', '.')}": value for name, value in changed.items()}
+    return {name: str(value) for name, value in options.items()}
+
+
+def topic_store(bootstrap_servers: str, directory: Path, clock: Clock, **changed: object) -> TopicMetadataStore:
+    """Open the store in `directory` whose segments are in a topic of its own; `changed` are options."""
+    return TopicMetadataStore.open(
+        sqlite_url(directory),
+        clock,
+        busy_timeout_ms=30_000,
+        create=True,
+        configs=topic_options(bootstrap_servers, directory, **changed),
+    )
+
+
 def a_segment(
     lease: Lease,
     start_offset: int = 0,
@@ -53,7 +82,7 @@ def a_segment(
     """Return a new segment that begins under `lease`; `epochs` are (epoch, start offset), epoch 0 where left out."""
     entries = ((0, start_offset),) if epochs is None else epochs
     values: dict[str, Any] = {
-        "segment_id": RemoteLogSegmentId(lease.topic_id_partition, f"segment-{next(_numbers):06}"),
+        "segment_id": RemoteLogSegmentId(lease.topic_id_partition, f"segment-{next(_numbers):06}AAAAAAAA"),
         "start_offset": start_offset,
         "end_offset": end_offset,
         "max_timestamp": -1,

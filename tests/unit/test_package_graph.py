@@ -34,7 +34,10 @@ STOREYS = (
     *(f"{LIBRARY}.{name}" for name in ("kafka_wire.connections", "kafka_wire", "kafka_wire.server")),
     *(f"{REMOTE}.{name}" for name in ("model", "selection", "progress", "source", "lineage", "coverage")),
     *(f"{REMOTE}.{name}" for name in ("storage.transforms", "storage.clients", "storage.documents", "storage")),
-    *(f"{REMOTE}.{name}" for name in ("metadata", "metadata.sql.database", "metadata.sql", "metadata.topic")),
+    *(
+        f"{REMOTE}.{name}"
+        for name in ("metadata", "metadata.sql.database", "metadata.sql", "metadata.topic.cluster", "metadata.topic")
+    ),
     *(f"{REMOTE}.{name}" for name in ("tiering_policy", "indexes", "native", "jobs", "context")),
     *(f"{REMOTE}.{name}" for name in ("enabling", "copy", "read.chunks", "read")),
     *(f"{REMOTE}.{name}" for name in ("retention.permission", "retention.local", "retention")),

@@ -70,7 +70,7 @@ COMMANDS = {
         "cluster.",
     },
     "metadata": {
-        "metadata": "Back up the metadata, put a backup back, or let metadata take over a store.",
+        "metadata": "Show and verify the metadata, back them up, move them, or let metadata take over a store.",
     },
     "dump": {
         "dump": "Show the content of logs, indexes, snapshots and checkpoints, and what is wrong with them. The broker "

@@ -1,4 +1,4 @@
-"""The commands on all metadata: back them up, put a backup back, and let metadata take over a store."""
+"""The commands on all metadata: show, verify, move and back them up, and let metadata take over a store."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.redaction import has_password
 from tiered_storage.remote_log.context import open_metadata, open_storage, store_options
+from tiered_storage.remote_log.rebuild.metadata_places import metadata_status, move_segments, verified
 from tiered_storage.remote_log.rebuild.metadata_rebuild import store_holder
 from tiered_storage.remote_log.rebuild.take_over import back_up_metadata, move_store, restore_metadata, take_over
 from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement
 from tiered_storage.settings.settings import load_settings
 
 app = typer.Typer(
-    no_args_is_help=True, help="Back up the metadata, put a backup back, or let metadata take over a store."
+    no_args_is_help=True,
+    help="Show and verify the metadata, back them up, move them, or let metadata take over a store.",
 )
+
+TO_TOPIC, TO_DATABASE = "topic", "database"
 
 _WARNING = (
     "From now on only these metadata can copy, trim and delete in the store; every other copy of them is refused. If "
@@ -69,15 +73,29 @@ def move(
     target: Annotated[
         str,
         typer.Argument(
-            help="sqlite:///folder/file.db, or postgresql://user@host:5432/database; no password.", show_default=False
+            help="sqlite:///folder/file.db, or postgresql://user@host:5432/database; no password. Or topic: move the "
+            "segments into the metadata topic; or database: move them back.",
+            show_default=False,
         ),
     ],
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move all metadata to another database, verified row by row. End every other process of Remote Log first."""
+    """Move all metadata to another database, or the segments into a topic of Kafka or back, verified row by row. End
+    every other process of Remote Log first.
+    """
     output = Output(as_json)
     settings = load_settings(config)
+    if target in {TO_TOPIC, TO_DATABASE}:
+        moved = move_segments(settings, wall_clock, into_topic=target == TO_TOPIC)
+        row = (moved.source, moved.target, moved.segments)
+        output.rows("Moved segments", ("from", "to", "segments"), [row])
+        if target == TO_DATABASE:
+            output.say(
+                "note: take remote.log.metadata.manager.class.name out of the settings, and start every process again; "
+                "the topic is not used any more"
+            )
+        return
     if has_password(target):
         raise ConfigurationError(
             "the new URL contains a password, which others can see in the list of processes: give it as PGPASSWORD or "
@@ -86,6 +104,32 @@ def move(
     where = move_store(settings, target, wall_clock, lambda: open_storage(settings, store_options(settings)))
     output.rows("Moved metadata", ("from", "to"), [where])
     output.say(f"note: set rlmm.config.url to {target}, and start every process again; the old metadata are refused")
+
+
+@app.command()
+def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show where the segments' metadata are, how much of a metadata topic this host has consumed, and which of its
+    records changed nothing.
+    """
+    output = Output(as_json)
+    with opened(config, output, outdated=True) as remote_log:
+        found = metadata_status(remote_log.context.store)
+    rows = [(each.partition, each.start, each.end, each.consumed, each.skipped) for each in found.partitions]
+    columns = ("metadata partition", "first offset", "end offset", "consumed", "skipped")
+    output.rows(f"Segments in {found.where}", columns, rows, where=found.where, skipped=found.skipped)
+    for each in found.skipped:
+        output.say(f"note: metadata partition {each.metadata_partition}, offset {each.offset}: {each.reason}")
+
+
+@app.command()
+def verify(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Check the metadata: read the whole database, and the whole metadata topic, compared with this host's cache."""
+    output = Output(as_json)
+    with opened(config, output, outdated=True) as remote_log:
+        remote_log.context.store.check_integrity()
+        found = verified(remote_log.context.store)
+    row = (found.where, found.segments, found.skipped)
+    output.rows("The metadata are intact", ("segments are in", "segments", "skipped records"), [row])
 
 
 @app.command("take-over")

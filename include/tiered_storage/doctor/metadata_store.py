@@ -11,6 +11,7 @@ from tiered_storage.clock import Clock, as_date, machine_boot_time
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.log_directories import check_decisions, check_identities
 from tiered_storage.doctor.metadata_server import check_server
+from tiered_storage.doctor.metadata_topic import check_metadata_topic
 from tiered_storage.doctor.object_stores import check_folder
 from tiered_storage.errors import MetadataMissingError, RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.context import open_metadata, open_storage
@@ -26,6 +27,7 @@ from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSIO
 from tiered_storage.remote_log.metadata.sql.database.schema_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import open_existing
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, ensure_in_use
+from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
 from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement, has_own_clock
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
@@ -88,11 +90,18 @@ def _check_own_class(settings: Settings, clock: Clock, options: ObjectStoreOptio
     try:
         opened = open_metadata(settings, clock)
     except MetadataMissingError as error:
-        yield from _check_without(f"the metadata store of your own class {class_name} ({error})", settings, options)
+        what = "the database beside the metadata topic" if settings.has_metadata_topic else "the metadata store"
+        yield from _check_without(f"{what} of the class {class_name} ({error})", settings, options)
         return
     with opened as store:
         store.check_integrity()
-        yield ok(_NAME, f"{class_name} is your own class: it opens, and its metadata are intact")
+        if isinstance(store, TopicMetadataStore):
+            yield ok(_NAME, f"{store.generation.where}: is intact; the segments are in a metadata topic")
+            yield from alone("metadata topic", lambda: check_metadata_topic(store))
+            if not store.state.is_readable():
+                return
+        else:
+            yield ok(_NAME, f"{class_name} is your own class: it opens, and its metadata are intact")
         yield from _check_content(store, settings, clock, options)
 
 

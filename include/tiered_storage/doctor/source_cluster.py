@@ -10,7 +10,8 @@ from itertools import islice
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.log_directories import check_broker_directories
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.doctor.metadata_topic import lacks_its_topic
+from tiered_storage.errors import MetadataMissingError, TieredStorageError
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import TO_COPY, TO_TRIM, grant
 from tiered_storage.kafka_wire.controller_clock import REMEDY
@@ -94,15 +95,18 @@ def _check_partitions(source: SegmentSource, settings: Settings) -> Iterator[Che
 
 def _check_topics(source: SegmentSource, logs: list[PartitionLog], settings: Settings) -> Iterator[Check]:
     """Yield why topics that are enabled are refused; without metadata the settings file alone decides."""
+    decisions: Decisions | None = None
     try:
         with open_metadata(settings, lambda: 0) as store:
             decisions = Decisions(store.topics.list(), settings)
+            if lacks_its_topic(store):
+                raise MetadataMissingError("no segment is known yet")
             states = store.segments.partition_states()
             known = LostIdentities(states, store.segments, is_cluster_named=settings.cluster_id is not None)
             yield from (wrong(_NAME, why) for why in filter(None, map(known.why_lost, logs)))
     except TieredStorageError:
         # The check of the metadata reports it.
-        decisions = Decisions((), settings)
+        decisions = decisions or Decisions((), settings)
     found: dict[str, str] = {}
     copied: set[str] = set()
     trimmed: set[str] = set()

@@ -30,7 +30,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
 from tiered_storage.remote_log.metadata.safety import Safety, Stop
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.source.opening import open_source, why_hidden
+from tiered_storage.remote_log.source.opening import client_properties_of, open_source, why_hidden
 from tiered_storage.remote_log.source.partition_log import PartitionLog, name_of
 from tiered_storage.remote_log.source.segment_source import SegmentSource
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
@@ -40,7 +40,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStora
 from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 from tiered_storage.remote_log.tiering_policy import decided_topic, effective
-from tiered_storage.settings.own_managers import METADATA_MANAGER
+from tiered_storage.settings.own_managers import COMMON_CLIENT_PREFIX, METADATA_CACHE_OPTION, METADATA_MANAGER
 from tiered_storage.settings.settings import Settings
 
 
@@ -134,15 +134,38 @@ def open_work_area(settings: Settings, options: ObjectStoreOptions) -> WorkArea:
     return WorkArea(settings.work_url, open_object_client(settings.work_url, options))
 
 
-def open_metadata(settings: Settings, clock: Clock, *, create: bool = False) -> MetadataStore:
-    """Open the metadata store that the settings name; the caller closes it. Raises MetadataMissingError."""
+def open_metadata(
+    settings: Settings,
+    clock: Clock,
+    *,
+    create: bool = False,
+    client_properties: Mapping[str, str] | None = None,
+) -> MetadataStore:
+    """Open the metadata store that the settings name; the caller closes it. Raises MetadataMissingError.
+
+    `client_properties`, as open_source, are how a metadata topic's cluster is reached unless its own settings say so.
+    """
     return _metadata_manager(settings).open(
         settings.rlmm_config_url.get_secret_value(),
         clock,
         busy_timeout_ms=settings.metadata_busy_timeout_ms,
         create=create,
-        configs=settings.rlmm_config,
+        configs=metadata_configs(settings, client_properties),
     )
+
+
+def metadata_configs(settings: Settings, client_properties: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """Return the options of the metadata's class; those of a metadata topic have the cluster's own client properties.
+
+    Raises ConfigurationError for an invalid file of client properties.
+    """
+    if not settings.has_metadata_topic:
+        return settings.rlmm_config
+    found = client_properties_of(settings) if client_properties is None else client_properties
+    servers = {"bootstrap.servers": settings.bootstrap_servers} if settings.bootstrap_servers else {}
+    common = {COMMON_CLIENT_PREFIX + name: value for name, value in {**found, **servers}.items()}
+    cache = str(settings.state_directory / "metadata-topic")
+    return {METADATA_CACHE_OPTION: cache, **common, **settings.rlmm_config}
 
 
 def _metadata_manager(settings: Settings) -> MetadataManager:
@@ -165,8 +188,11 @@ def _metadata_location(settings: Settings) -> str:
 
 
 def ensure_sql_metadata(settings: Settings) -> None:
-    """Raise ConfigurationError if the user's own class has the metadata: only a SQL database is written as a whole."""
-    if settings.has_own_metadata_manager:
+    """Raise ConfigurationError if the user's own class has the metadata: only a SQL database is written as a whole.
+
+    That beside a metadata topic is one too.
+    """
+    if settings.has_own_metadata_manager and not settings.has_metadata_topic:
         raise ConfigurationError(
             f"remote.log.metadata.manager.class.name is {settings.remote_log_metadata_manager_class_name}: only "
             "metadata in SQLite or PostgreSQL can be moved, restored or rebuilt: use the means of your own store, or "
@@ -252,7 +278,14 @@ class RemoteLogContext:
                 scratch_url = SecretUrl(f"sqlite:///{scratch.name}/metadata.db")
                 ours = {"remote_log_metadata_manager_class_name": METADATA_MANAGER.our_class}
                 described = settings.model_copy(update={"rlmm_config_url": scratch_url, **ours})
-            store = opened.enter_context(open_metadata(described, clock, create=create or described is not settings))
+            store = opened.enter_context(
+                open_metadata(
+                    described,
+                    clock,
+                    create=create or described is not settings,
+                    client_properties=client_properties,
+                )
+            )
             if not is_new:
                 GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=outdated)
             work = WorkArea(settings.work_url, messages, cache(store.work_area_key))

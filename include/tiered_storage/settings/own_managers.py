@@ -36,6 +36,15 @@ METADATA_MANAGER = Manager(
     "rlmm.config.",
 )
 
+TOPIC_METADATA_MANAGER = "tiered_storage.remote_log.metadata.topic.store.TopicMetadataStore"
+"""Our class that has the segments' metadata in a topic of Kafka."""
+KAFKAS_METADATA_MANAGER = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
+"""Kafka's name for the same."""
+COMMON_CLIENT_PREFIX = "remote.log.metadata.common.client."
+"""What the options begin with, after rlmm.config., that say how the metadata topic's cluster is reached."""
+METADATA_CACHE_OPTION = "remote.log.metadata.cache.directory"
+"""The option, after rlmm.config., with the folder of the metadata topic's cache."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Configured:

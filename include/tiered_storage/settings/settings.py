@@ -54,14 +54,14 @@ _DEFAULTS_OF_TOPICS = (
 
 _POOLS = "the pools of copies, expirations and followers have sizes of their own"
 _NO_FOLLOWER = "no followers read the remote tier"
-_NO_TOPIC = "no Kafka topic has the metadata"
+_NO_TOPIC = "no Kafka topic has the metadata, unless remote.log.metadata.manager.class.name names one"
 _RLMM = "rlmm.config.remote.log.metadata"
 
 _UNUSED_NAMES: Mapping[str, str] = MappingProxyType(
     {
         "remote.log.index.file.cache.ttl.ms": "remote.log.index.file.cache.total.size.bytes alone decides",
         "remote.log.manager.thread.pool.size": _POOLS,
-        "remote.log.metadata.manager.listener.name": _NO_TOPIC,
+        "remote.log.metadata.manager.listener.name": "bootstrap.servers of the metadata topic's clients decides",
         "follower.fetch.last.tiered.offset.enable": _NO_FOLLOWER,
         f"{_RLMM}.topic.replication.factor": _NO_TOPIC,
         f"{_RLMM}.topic.num.partitions": _NO_TOPIC,

@@ -7,7 +7,12 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator
 
-from tiered_storage.settings.own_managers import METADATA_MANAGER, STORAGE_MANAGER
+from tiered_storage.settings.own_managers import (
+    KAFKAS_METADATA_MANAGER,
+    METADATA_MANAGER,
+    STORAGE_MANAGER,
+    TOPIC_METADATA_MANAGER,
+)
 from tiered_storage.settings.properties.model import Contradiction, PropertyModel, Source, contradiction, setting
 from tiered_storage.settings.properties.types import (
     ClassPath,
@@ -248,7 +253,7 @@ class StorageSettings(PropertyModel):
         allowed="sqlite:///folder/file.db, or postgresql://user@host:5432/database",
         default_text="sqlite:///{state.directory}/remote_log_metadata.db",
     )
-    """The [metadata store](metadata-stores.md), without its password."""
+    """The [metadata store](metadata.md), without its password."""
 
     remote_log_metadata_manager_class_name: str = setting(
         "remote.log.metadata.manager.class.name",
@@ -258,8 +263,9 @@ class StorageSettings(PropertyModel):
         allowed=_DOTTED_NAME,
         pattern=_CLASS_NAME,
     )
-    """The class that keeps the metadata: ours, or [your own](metadata-stores.md#a-metadata-store-of-your-own) (Kafka's
-    default: org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager)."""
+    """The class that keeps the metadata: ours for SQL, [ours for a topic](metadata.md#set-up-a-metadata-topic), or
+    [your own](metadata.md#a-metadata-store-of-your-own). Ours for a topic has Kafka's name too (Kafka's default:
+    org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager)."""
 
     remote_log_metadata_manager_class_path: ClassPath = setting(
         "remote.log.metadata.manager.class.path", (), METADATA, Source.KAFKA, allowed=_CLASS_PATH
@@ -279,7 +285,8 @@ class StorageSettings(PropertyModel):
     rlmm_config: Mapping[str, str] = setting(
         METADATA_MANAGER.prefix, {}, METADATA, Source.KAFKA, allowed=_OPTIONS, is_secret=True
     )
-    """Other names with this prefix are options of your own class."""
+    """Other names with this prefix are options of your own class, or of a
+    [metadata topic](metadata.md#set-up-a-metadata-topic)."""
 
     remote_log_metadata_custom_metadata_max_bytes: Whole = setting(
         "remote.log.metadata.custom.metadata.max.bytes", 128, METADATA, Source.KAFKA, unit="bytes", at_least=0
@@ -298,8 +305,13 @@ class StorageSettings(PropertyModel):
 
     @property
     def has_own_metadata_manager(self) -> bool:
-        """Whether the MetadataStore is a class of the user's own."""
+        """Whether the MetadataStore is another class than that of a SQL database."""
         return self.remote_log_metadata_manager_class_name != METADATA_MANAGER.our_class
+
+    @property
+    def has_metadata_topic(self) -> bool:
+        """Whether the segments' metadata are in a topic of Kafka."""
+        return self.remote_log_metadata_manager_class_name in {TOPIC_METADATA_MANAGER, KAFKAS_METADATA_MANAGER}
 
     @field_validator("rsm_config_endpoint", "rsm_config_sts_endpoint")
     @classmethod

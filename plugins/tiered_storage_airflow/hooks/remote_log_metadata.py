@@ -63,5 +63,8 @@ class RemoteLogMetadataHook(BaseHook):
         from tiered_storage.clock import wall_clock
         from tiered_storage.remote_log.context import open_metadata
         from tiered_storage.settings.settings import load_cluster_settings
+        from tiered_storage_airflow.hooks.connections import source_properties
 
-        return open_metadata(self.with_login(load_cluster_settings(self.cluster)), wall_clock)
+        settings = load_cluster_settings(self.cluster)
+        properties = source_properties(settings) if settings.has_metadata_topic else None
+        return open_metadata(self.with_login(settings), wall_clock, client_properties=properties)

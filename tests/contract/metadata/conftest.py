@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from contract.metadata_stores import METADATA_STORES, MetadataStoreOpener
+from contract.metadata_stores import METADATA_STORES, TOPIC, MetadataStoreOpener
 from support.clocks import ManualClock
-from support.metadata_stores import ORDERS_0
+from support.metadata_stores import ORDERS_0, topic_store
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.model import Lease
 
@@ -17,6 +18,8 @@ from tiered_storage.remote_log.model import Lease
 @pytest.fixture(params=METADATA_STORES)
 def opener(request: pytest.FixtureRequest) -> MetadataStoreOpener:
     """Each implementation's function that opens a store in a folder."""
+    if request.param == TOPIC:
+        return partial(topic_store, request.getfixturevalue("real_kafka").bootstrap_servers)
     implementation: MetadataStoreOpener = request.param
     return implementation
 

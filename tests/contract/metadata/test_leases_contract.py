@@ -46,7 +46,7 @@ def test_the_number_of_the_newest_lease_is_known_whether_it_is_held_or_not(lease
 
 def test_leases_of_partitions_are_independent(leases: Leases) -> None:
     leases.acquire(ORDERS_0, "run-1", 60_000)
-    recreated = replace(ORDERS_0, topic_id="topic-id-of-orders-created-again")
+    recreated = replace(ORDERS_0, topic_id="orders-created-againAA")
 
     assert leases.acquire(ORDERS_1, "run-2", 60_000).owner == "run-2"
     assert leases.acquire(recreated, "run-2", 60_000).fencing_number == 1

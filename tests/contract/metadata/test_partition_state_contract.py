@@ -28,7 +28,7 @@ from tiered_storage.remote_log.model import (
 MARKED, DELETION_STARTED, DELETION_FINISHED = PartitionDeleteState
 LINEAGE = (EpochEntry(0, 0), EpochEntry(3, 2**40), EpochEntry(4, 2**40))
 UNKNOWN = PartitionState(None, (), None)
-CLICKS_0 = TopicIdPartition("cluster-1", "topic-id-of-clicks", 0, "clicks")
+CLICKS_0 = TopicIdPartition("cluster-1", "topic-id-of-clicksAAAA", 0, "clicks")
 
 Change = Callable[[RemoteLogMetadataManager, Lease], object]
 
@@ -66,7 +66,7 @@ def test_all_state_of_a_partition_is_read_back(store: MetadataStore, lease: Leas
 
 
 def test_the_states_of_named_partitions_come_together_and_no_others(store: MetadataStore) -> None:
-    recreated = replace(ORDERS_0, topic_id="topic-id-of-orders-created-again")
+    recreated = replace(ORDERS_0, topic_id="orders-created-againAA")
     for partition in (ORDERS_0, CLICKS_0, recreated):
         lease = store.leases.acquire(partition, "run-1", 60_000)
         for change in CHANGES.values():
@@ -82,7 +82,7 @@ def test_the_states_of_named_partitions_come_together_and_no_others(store: Metad
 
 @every_change
 def test_each_part_of_the_state_is_independent_and_of_one_partition(store: MetadataStore, change: Change) -> None:
-    recreated = replace(ORDERS_0, topic_id="topic-id-of-orders-created-again")
+    recreated = replace(ORDERS_0, topic_id="orders-created-againAA")
     change(store.segments, store.leases.acquire(recreated, "run-1", 60_000))
 
     kept = store.segments.partition_state(replace(recreated, topic="another name"))

@@ -21,8 +21,8 @@ from tiered_storage.remote_log.metadata.safety import (
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 
-CLICKS_2 = TopicIdPartition("cluster-1", "topic-id-of-clicks", 2, "clicks")
-QUICK = AuditResult("cluster-1", "topic-id-of-orders", False, 2**41, 3, "3 missing objects")
+CLICKS_2 = TopicIdPartition("cluster-1", "topic-id-of-clicksAAAA", 2, "clicks")
+QUICK = AuditResult("cluster-1", "topic-id-of-ordersAAAA", False, 2**41, 3, "3 missing objects")
 A, B = (RemoteLogSegmentId(ORDERS_0, name) for name in ("a", "b"))
 
 
@@ -38,7 +38,7 @@ def safety(store: MetadataStore) -> Safety:
 
 def test_new_metadata_have_no_stop_audit_result_or_failure(safety: Safety) -> None:
     assert safety.stopped() is None
-    assert safety.audit_results("cluster-1", "topic-id-of-orders") == []
+    assert safety.audit_results("cluster-1", "topic-id-of-ordersAAAA") == []
     assert list(safety.failures()) == []
 
 
@@ -87,21 +87,21 @@ def test_an_audit_result_replaces_the_earlier_one_of_its_depth(safety: Safety) -
     deep = replace(QUICK, deep=True, anomalies=0, message="")
     safety.put_audit_result(deep)
     safety.put_audit_result(QUICK)
-    assert safety.audit_results("cluster-1", "topic-id-of-orders") == [QUICK, deep]
+    assert safety.audit_results("cluster-1", "topic-id-of-ordersAAAA") == [QUICK, deep]
 
     later = replace(QUICK, audited_at=QUICK.audited_at + 1, anomalies=0, message="")
     safety.put_audit_result(later)
-    assert safety.audit_results("cluster-1", "topic-id-of-orders") == [later, deep]
+    assert safety.audit_results("cluster-1", "topic-id-of-ordersAAAA") == [later, deep]
 
     safety.put_audit_result(replace(later, message="recorded later"))
-    assert safety.audit_results("cluster-1", "topic-id-of-orders")[0].message == "recorded later"
+    assert safety.audit_results("cluster-1", "topic-id-of-ordersAAAA")[0].message == "recorded later"
 
 
 def test_an_audit_that_began_earlier_and_ends_later_changes_nothing(safety: Safety) -> None:
     safety.put_audit_result(QUICK)
     safety.put_audit_result(replace(QUICK, audited_at=QUICK.audited_at - 1, anomalies=0))
 
-    assert safety.audit_results("cluster-1", "topic-id-of-orders") == [QUICK]
+    assert safety.audit_results("cluster-1", "topic-id-of-ordersAAAA") == [QUICK]
 
 
 def test_audit_results_are_those_of_one_topic_or_of_the_whole_store(safety: Safety) -> None:
@@ -110,9 +110,9 @@ def test_audit_results_are_those_of_one_topic_or_of_the_whole_store(safety: Safe
     for result in (QUICK, whole, elsewhere):
         safety.put_audit_result(result)
 
-    assert safety.audit_results("cluster-1", "topic-id-of-orders") == [QUICK]
+    assert safety.audit_results("cluster-1", "topic-id-of-ordersAAAA") == [QUICK]
     assert safety.audit_results("cluster-1", "") == [whole]
-    assert safety.audit_results("cluster-2", "topic-id-of-orders") == [elsewhere]
+    assert safety.audit_results("cluster-2", "topic-id-of-ordersAAAA") == [elsewhere]
 
 
 def test_failures_are_counted_from_the_first_to_the_last(safety: Safety) -> None:
@@ -179,7 +179,7 @@ def test_a_long_text_is_truncated(safety: Safety) -> None:
     assert stopped is not None
     for text in (
         stopped.reason,
-        safety.audit_results("cluster-1", "topic-id-of-orders")[0].message,
+        safety.audit_results("cluster-1", "topic-id-of-ordersAAAA")[0].message,
         next(safety.failures()).error,
     ):
         assert (len(text), text[-1]) == (LONGEST_TEXT, "…")
@@ -193,7 +193,7 @@ def test_control_characters_are_removed_from_texts(safety: Safety) -> None:
 
     stopped = safety.stopped()
     assert stopped is not None
-    message = safety.audit_results("cluster-1", "topic-id-of-orders")[0].message
+    message = safety.audit_results("cluster-1", "topic-id-of-ordersAAAA")[0].message
     for text in (stopped.reason, stopped.stopped_by, message, next(safety.failures()).error):
         assert text == " [2Jgröße  all is well "
 
@@ -230,4 +230,4 @@ def test_an_audit_result_from_the_future_is_replaced(safety: Safety) -> None:
     safety.put_audit_result(ahead)
     safety.put_audit_result(replace(QUICK, anomalies=0))
 
-    assert safety.audit_results("cluster-1", "topic-id-of-orders") == [replace(QUICK, anomalies=0)]
+    assert safety.audit_results("cluster-1", "topic-id-of-ordersAAAA") == [replace(QUICK, anomalies=0)]

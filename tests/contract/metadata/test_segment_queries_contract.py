@@ -218,7 +218,7 @@ def test_an_unfinished_listing_does_not_block_writers(store: MetadataStore, leas
 
 
 def test_partitions_are_distinguished_by_topic_id_not_by_name(store: MetadataStore, lease: Lease) -> None:
-    recreated = replace(ORDERS_0, topic_id="topic-id-of-orders-created-again")
+    recreated = replace(ORDERS_0, topic_id="orders-created-againAA")
     its_lease = store.leases.acquire(recreated, "run-1", 60_000)
     old = add_and_bring_to(store, a_segment(lease), lease, FINISHED)
     new = add_and_bring_to(store, a_segment(its_lease), its_lease, FINISHED)

@@ -33,7 +33,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 
-ORDERS_2 = TopicIdPartition("cluster-1", "topic-id-of-orders", 2, "orders")
+ORDERS_2 = TopicIdPartition("cluster-1", "topic-id-of-ordersAAAA", 2, "orders")
 
 LONG = 3_600_000
 """The duration of a lease (ms)."""

@@ -113,7 +113,7 @@ def shape(connection: Connection, prefix: str = "") -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("older", ["0007", "0008"], indirect=True)
+@pytest.mark.parametrize("older", ["0007", "0008", "0009"], indirect=True)
 def test_an_older_store_is_migrated_with_all_it_holds(
     older: str, url: str, reference: SqlMetadataStore, tmp_path: Path
 ) -> None:
@@ -150,7 +150,7 @@ def test_the_store_as_it_was_is_kept_before_a_migration(older: str, url: str, ca
     assert mentions(caplog.text, f" {KEPT}, is a copy")
 
 
-@pytest.mark.parametrize("older", ["0007", "0008"], indirect=True)
+@pytest.mark.parametrize("older", ["0007", "0008", "0009"], indirect=True)
 def test_the_copy_can_be_put_back_and_migrated_again(older: str, url: str, reference: SqlMetadataStore) -> None:
     """By the statements of docs/upgrading.md."""
     with PostgresDatabase(url, 1_000) as database, database.reading() as connection:
@@ -158,7 +158,7 @@ def test_the_copy_can_be_put_back_and_migrated_again(older: str, url: str, refer
     open_metadata_store(url, ManualClock()).close()
 
     page = (PROJECT_ROOT / "docs" / "upgrading.md").read_text()
-    [put_back] = re.findall(r"```sql\n(DROP TABLE clock_readings;.*?)```", page, re.DOTALL)
+    [put_back] = re.findall(r"```sql\n(DROP TABLE clock_readings, .*?)```", page, re.DOTALL)
     with psycopg.connect(url) as session:
         session.execute(put_back.encode())
     with PostgresDatabase(url, 1_000) as database, database.reading() as connection:

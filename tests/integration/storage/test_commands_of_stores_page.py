@@ -165,6 +165,6 @@ def test_the_pages_command_runs_the_suites_on_a_custom_store() -> None:
 
 
 def test_the_metadata_pages_command_runs_the_suites_on_a_custom_store() -> None:
-    [command] = blocks("", PAGE.with_name("metadata-stores.md"))
+    [command] = blocks("", PAGE.with_name("metadata.md"))
     suites = ("segment_steps", "leases", "topics", "safety", "partition_state")
     assert_the_command_runs(command, "memory", suites, "memory")

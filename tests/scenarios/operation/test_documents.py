@@ -139,7 +139,7 @@ def test_leaving_keeps_all_copied_records(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_metadata_move_to_a_server_as_the_page_says(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    statements, _ = re.findall(r"```sql\n(.*?)```", (PROJECT / "docs" / "metadata-stores.md").read_text(), re.DOTALL)
+    statements, _ = re.findall(r"```sql\n(.*?)```", (PROJECT / "docs" / "metadata.md").read_text(), re.DOTALL)
     names = {"remote_log": "remote_log_of_the_page", "metadata": "metadata_of_the_page", "…": "hush"}
     for statement in filter(str.strip, statements.split(";")):
         the_server().execute(re.sub(r"\b(remote_log|metadata)\b|…", lambda found: names[found[0]], statement))
@@ -149,7 +149,7 @@ def test_metadata_move_to_a_server_as_the_page_says(shell: Shell, monkeypatch: p
         assert shell.type(f".venv/bin/tiered-storage {command}").exit_code == 0  # type: ignore[union-attr]
 
     page = replace(shell, places={**shell.places, "postgresql://remote_log@db.example.com:5432/metadata": url})
-    page.type_all("metadata-stores.md")
+    page.type_all("metadata.md")
 
     with shell.config.open("a") as file:
         file.write(f"rlmm.config.url: {url}\n")

@@ -82,7 +82,7 @@ def test_no_password_is_accepted_as_an_argument_or_in_the_file(site: RemoteLogFi
 
 
 def test_metadata_that_are_lost_are_rebuilt_in_postgres(moved: RemoteLogFiles, url: str) -> None:
-    page = Path(__file__).parents[3] / "docs" / "metadata-stores.md"
+    page = Path(__file__).parents[3] / "docs" / "metadata.md"
     _, put_aside = re.findall(r"```sql\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     the_server().execute(put_aside, url[-25:])
     refused = run_on(moved, "expire")

@@ -65,7 +65,7 @@ def test_a_move_that_breaks_off_anywhere_leaves_one_place_in_use_and_can_be_repe
     """Each step breaks off on the way to PostgreSQL and on the way back."""
     source = site.settings().rlmm_config_url.get_secret_value()
     targets = places(site, tmp_path, first)
-    steps = ("copy_rows", "ensure_same_rows", "_settle", "_ensure_free", "_ensure_of")
+    steps = ("copy_rows", "ensure_same_rows", "_settle", "ensure_free", "_ensure_of")
     for step, target in zip(steps, targets, strict=False):
         with mock.patch.object(moving, step, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
             move_metadata(source, target, site.clock, 1000, lambda _: None)

@@ -17,7 +17,11 @@ from tiered_storage.own_classes import call_own, load_class
 from tiered_storage.redaction import SecretUrl
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager, Topics
 from tiered_storage.remote_log.metadata.safety import Safety
-from tiered_storage.settings.own_managers import METADATA_MANAGER
+from tiered_storage.settings.own_managers import (
+    KAFKAS_METADATA_MANAGER,
+    METADATA_MANAGER,
+    TOPIC_METADATA_MANAGER,
+)
 
 
 class MetadataIdentity(Protocol):
@@ -233,8 +237,9 @@ class MetadataManager:
 
     @classmethod
     def load(cls, class_name: str, class_path: Sequence[Path]) -> Self:
-        """Load `class_name`, `package.module.Class`. Raises ConfigurationError as load_class."""
+        """Load `class_name`, `package.module.Class`; Kafka's own name stands for ours. Raises as load_class."""
         methods = (*_OPENING, *_METHODS)
+        class_name = TOPIC_METADATA_MANAGER if class_name == KAFKAS_METADATA_MANAGER else class_name
         return cls(class_name, load_class(METADATA_MANAGER.name, class_name, class_path, MetadataStore, methods))
 
     def open(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError, SourceClusterError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.topic_partition import OUR_METADATA_TOPIC
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.log.log_config import INT64_MAX
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
@@ -230,7 +231,7 @@ class FetchSource:
             yield NamedPartition(
                 topic_id_partition=self._identify(found, topic, each.partition),
                 place=f"{each} at {self._place}",
-                is_internal=topic.internal,
+                is_internal=topic.internal or topic.name == OUR_METADATA_TOPIC,
                 is_compacted=configs.is_compacted,
                 topic_id_is_derived=topic.topic_id is None,
                 cluster_id_is_derived=False,
@@ -298,7 +299,7 @@ class FetchSource:
             log_start_offset=offsets.start,
             last_stable_offset=offsets.stable,
             leader_epochs=lineage,
-            is_internal=topic.internal,
+            is_internal=topic.internal or topic.name == OUR_METADATA_TOPIC,
             is_compacted=configs.is_compacted,
             topic_id_is_derived=topic.topic_id is None,
             high_watermark=offsets.high_watermark,

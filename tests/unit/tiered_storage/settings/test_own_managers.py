@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.context import metadata_configs
+from tiered_storage.remote_log.metadata.metadata_store import MetadataManager
+from tiered_storage.settings.own_managers import KAFKAS_METADATA_MANAGER, TOPIC_METADATA_MANAGER
 from tiered_storage.settings.settings import WHERE_METADATA_ARE, Settings, load_settings
 
 OWN = "remote.log.storage.manager.class.name: package.storage.Own\n"
@@ -85,6 +88,32 @@ def test_another_metadata_manager_gets_kafkas_names_too(tmp_path: Path) -> None:
     assert settings.rlmm_config_url.get_secret_value() == "own://x"
     assert settings.notices == ()
     assert settings.has_own_metadata_manager
+
+
+@pytest.mark.parametrize("name", [TOPIC_METADATA_MANAGER, KAFKAS_METADATA_MANAGER])
+def test_a_metadata_topic_is_named_by_our_class_or_by_kafkas(tmp_path: Path, name: str) -> None:
+    options = "rlmm.config.remote.log.metadata.topic.num.partitions: 7\nbootstrap.servers: a:9092\n"
+    settings = load(tmp_path, f"remote.log.metadata.manager.class.name: {name}\n{options}")
+
+    configs = metadata_configs(settings)
+
+    assert settings.has_metadata_topic
+    assert MetadataManager.load(name, ()).name == TOPIC_METADATA_MANAGER
+    assert configs == {
+        "remote.log.metadata.topic.num.partitions": "7",
+        "remote.log.metadata.common.client.bootstrap.servers": "a:9092",
+        "remote.log.metadata.cache.directory": str(settings.state_directory / "metadata-topic"),
+    }
+
+
+def test_an_option_of_the_metadata_topics_client_comes_before_the_clusters(tmp_path: Path) -> None:
+    own = "rlmm.config.remote.log.metadata.common.client.bootstrap.servers: b:9092\nbootstrap.servers: a:9092\n"
+    settings = load(tmp_path, f"remote.log.metadata.manager.class.name: {KAFKAS_METADATA_MANAGER}\n{own}")
+
+    configs = metadata_configs(settings, {"sasl.username": "me"})
+
+    assert configs["remote.log.metadata.common.client.bootstrap.servers"] == "b:9092"
+    assert configs["remote.log.metadata.common.client.sasl.username"] == "me"
 
 
 def test_metadata_are_found_though_other_settings_are_wrong(tmp_path: Path) -> None:

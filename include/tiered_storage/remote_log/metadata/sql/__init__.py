@@ -4,4 +4,13 @@
 `database`.
 """
 
-__all__ = ["store"]
+__all__ = [
+    "clock_readings",
+    "leases",
+    "partition_states",
+    "segment_changes",
+    "segment_rows",
+    "segments",
+    "store",
+    "topic_segments",
+]

@@ -106,7 +106,7 @@ _DELETE = delete(segments).where(_HAS_ID)
 def add_segments(connection: Connection, additions: Sequence[Addition], where: str) -> list[Outcome]:
     """Insert the started segments; at most ROWS_A_STATEMENT. `where` names the database in messages."""
     newest = newest_leases(connection, [segment.topic_id_partition for segment, _ in additions])
-    known = _known(connection, [segment.segment_id for segment, _ in additions], where)
+    known = known_segments(connection, [segment.segment_id for segment, _ in additions], where)
     deleted = set(
         rows_by_partition(connection, partition_deletions, (each.topic_id_partition for each, _ in additions))
     )
@@ -119,16 +119,21 @@ def add_segments(connection: Connection, additions: Sequence[Addition], where: s
         if refused is None and there is None:
             known[segment.segment_id] = segment
             added.append(segment)
+    insert_segments(connection, added)
+    return outcomes
+
+
+def insert_segments(connection: Connection, added: Sequence[RemoteLogSegmentMetadata]) -> None:
+    """Insert new segments, at most ROWS_A_STATEMENT, that were checked already."""
     if added:
         _add_partitions(connection, added)
         connection.execute(insert(segments), [row_of(segment) for segment in added])
-    return outcomes
 
 
 def update_segments(connection: Connection, steps: Sequence[Step], where: str) -> list[Outcome]:
     """Make the state changes; at most ROWS_A_STATEMENT. `where` names the database in messages."""
     newest = newest_leases(connection, [update.segment_id.topic_id_partition for update, _ in steps])
-    known = _known(connection, [update.segment_id for update, _ in steps], where)
+    known = known_segments(connection, [update.segment_id for update, _ in steps], where)
     outcomes: list[Outcome] = []
     changed: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
     finished: list[RemoteLogSegmentId] = []
@@ -144,15 +149,22 @@ def update_segments(connection: Connection, steps: Sequence[Step], where: str) -
     if changed:
         rolled = {update.segment_id for update, _ in steps if update.rolled is not None} & changed.keys()
         _write_rolled(connection, [changed[each] for each in rolled])
-        _write_steps(connection, changed.values(), _sequences(connection, finished))
+        write_steps(connection, changed.values(), finished)
     return outcomes
+
+
+def write_steps(
+    connection: Connection, changed: Iterable[RemoteLogSegmentMetadata], finished: Sequence[RemoteLogSegmentId]
+) -> None:
+    """Write checked steps of segments, at most ROWS_A_STATEMENT; `finished` are the copies that finish, in order."""
+    _write_steps(connection, changed, _sequences(connection, finished))
 
 
 def undelete_segments(
     connection: Connection, ids: Sequence[RemoteLogSegmentId], event_timestamp: int, where: str
 ) -> list[RemoteLogSegmentMetadata]:
     """Make marked segments, at most ROWS_A_STATEMENT, visible again. Raises InvalidTransitionError."""
-    known = _known(connection, ids, where)
+    known = known_segments(connection, ids, where)
     for segment_id in ids:
         if segment_id not in known:
             raise InvalidTransitionError(f"{segment_id}: is not known and cannot be undeleted")
@@ -168,9 +180,10 @@ def known_ids(connection: Connection, partition: TopicIdPartition, ids: Sequence
     return set(connection.scalars(statement, {**bound_key(partition), "segment_ids": ids}))
 
 
-def _known(
+def known_segments(
     connection: Connection, ids: Iterable[RemoteLogSegmentId], where: str
 ) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
+    """Return those of `ids`, at most ROWS_A_STATEMENT, that are or were segments. `where` is for messages."""
     by_partition: defaultdict[TopicIdPartition, list[str]] = defaultdict(list)
     for segment_id in ids:
         by_partition[segment_id.topic_id_partition].append(segment_id.id)

@@ -21,6 +21,7 @@ from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql.safety import SqlSafety
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
 from tiered_storage.remote_log.metadata.sql.topics import SqlTopics
+from tiered_storage.settings.own_managers import TOPIC_METADATA_MANAGER
 
 
 class SqlIdentity:
@@ -63,7 +64,7 @@ class SqlIdentity:
         return row.metadata_uuid, row.bound_store_uuid
 
 
-_MARKS = select(store_identity.c.moved_to, store_identity.c.arrives_from)
+_MARKS = select(store_identity.c.moved_to, store_identity.c.arrives_from, store_identity.c.metadata_topic)
 
 
 def give_identity(connection: Connection, metadata_uuid: str) -> None:
@@ -83,6 +84,11 @@ class SqlMetadataStore:
         self.identity = SqlIdentity(database)
         self.generation = SqlGeneration(database)
         self.clock_readings = SqlClockReadings(database)
+
+    @property
+    def database(self) -> Database:
+        """The open database."""
+        return self._database
 
     @staticmethod
     def open(
@@ -151,14 +157,17 @@ def open_metadata_store(
     busy_timeout_ms: int = 30_000,
     create: bool = True,
     new_uuid: Callable[[], str] = random_uuid,
+    beside_topic: bool = False,
 ) -> SqlMetadataStore:
     """Open the metadata store at `url` (sqlite:///path/of/a/file, postgresql://user@host/database), at this version's
     schema.
 
     With `create`, create what is missing: directories, the file, its tables. An older schema is migrated; two processes
     may do either at once. A write waits `busy_timeout_ms` for other processes, and for a server that is away.
+    `beside_topic`: the caller has the segments in a metadata topic.
 
-    Raises MetadataMissingError without `create` if the store is missing, and if it moved elsewhere; ConfigurationError
+    Raises MetadataMissingError without `create` if the store is missing, if it moved elsewhere, and, unless
+    `beside_topic`, if its segments are in a metadata topic; ConfigurationError
     for an invalid URL; MetadataUnavailableError (retriable) for a locked store or a server out of reach; and
     MetadataCorruptError for a damaged one, another program's database, or a store of a later version: the store is then
     left as it is.
@@ -179,9 +188,9 @@ def open_metadata_store(
     try:
         bring_up_to_date(database)
         database.prepare()
-        database.guard_writes(lambda connection: ensure_in_use(connection, database.where))
+        database.guard_writes(lambda connection: ensure_in_use(connection, database.where, beside_topic=beside_topic))
         with database.reading() as connection:
-            ensure_in_use(connection, database.where)
+            ensure_in_use(connection, database.where, beside_topic=beside_topic)
     except BaseException:
         database.close()
         raise
@@ -193,16 +202,26 @@ def is_there(url: str) -> bool:
     return database_kind(url).is_there(url)
 
 
-def ensure_in_use(connection: Connection, where: str) -> None:
-    """Raise MetadataMissingError if these metadata moved elsewhere, or a move here has not ended."""
+def ensure_in_use(connection: Connection, where: str, *, beside_topic: bool = False) -> None:
+    """Raise MetadataMissingError if these metadata moved elsewhere, or a move here has not ended.
+
+    Also, unless `beside_topic`, if the segments are in a metadata topic.
+    """
     row = connection.execute(_MARKS).one_or_none()
-    if row is not None and row.moved_to is not None:
+    if row is None:
+        return
+    if row.moved_to is not None:
         raise MetadataMissingError(
             f"{where}: these metadata moved to {row.moved_to}: set rlmm.config.url to that, and start every process "
             "again"
         )
-    if row is not None and row.arrives_from is not None:
+    if row.arrives_from is not None:
         raise MetadataMissingError(
             f"{where}: the move of these metadata from {row.arrives_from} has not ended: run 'tiered-storage metadata "
             "move' again"
+        )
+    if row.metadata_topic is not None and not beside_topic:
+        raise MetadataMissingError(
+            f"{where}: the segments are in a metadata topic of Kafka: set remote.log.metadata.manager.class.name to "
+            f"{TOPIC_METADATA_MANAGER}, and start every process again"
         )

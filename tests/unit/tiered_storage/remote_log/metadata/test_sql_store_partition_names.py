@@ -15,7 +15,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.model import PartitionState, TopicIdPartition
 
-UNKNOWN = "topic id topic-id-of-orders (its name is not known), partition 0"
+UNKNOWN = "topic id topic-id-of-ordersAAAA (its name is not known), partition 0"
 
 
 def move_log_start(store: SqlMetadataStore, partition: TopicIdPartition = ORDERS_0) -> None:

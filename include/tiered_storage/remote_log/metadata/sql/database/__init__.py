@@ -10,6 +10,7 @@ __all__ = [
     "engine",
     "moving",
     "postgres_database",
+    "row_copies",
     "schema",
     "schema_migrations",
     "sqlite_database",

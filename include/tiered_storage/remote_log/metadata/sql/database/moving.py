@@ -101,7 +101,7 @@ def move_metadata(
 def _fill_and_mark(source: Database, target: Database, clock: Clock) -> None:
     with source.writing() as locked:
         source.keep_transaction(locked)
-        _ensure_free(locked, clock(), source.where)
+        ensure_free(locked, clock(), source.where)
         with target.writing() as written:
             _ensure_of(written, _identity(locked), target.where)
             copy_rows(locked, written)
@@ -122,7 +122,8 @@ def _settle(source: Database, target: Database) -> None:
         connection.execute(update(store_identity).values(arrives_from=None))
 
 
-def _ensure_free(connection: Connection, now: int, where: str) -> None:
+def ensure_free(connection: Connection, now: int, where: str) -> None:
+    """Raise LeaseHeldError if anybody works on a partition at `now` (ms); `where` is for messages."""
     held = connection.execute(select(leases).where(leases.c.expires_at > now).order_by(leases.c.expires_at)).all()
     if held:
         last = held[-1]

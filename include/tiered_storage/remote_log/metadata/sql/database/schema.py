@@ -9,8 +9,8 @@ Texts sort by their bytes (in PostgreSQL, collation "C").
     lineages             the leader epochs of a partition that we keep, since brokers forget
     leases               the newest lease of a partition; a row is never removed, so that its number only rises
     topics               the decisions on a topic
-    store_identity       one row: our UUID, that of the object store that we belong to, and where these metadata moved
-                         to, or still arrive from
+    store_identity       one row: our UUID, that of the object store that we belong to, where these metadata moved to,
+                         or still arrive from, and the metadata topic that has the segments
     partition_deletions  how far the deletion of a whole partition is
     deletion_failures    segments whose objects could not be deleted
     audit_verdicts       the results of a topic's last audits; topic id "" is the whole store
@@ -18,6 +18,7 @@ Texts sort by their bytes (in PostgreSQL, collation "C").
     generation           one row: the token that metadata and object store share (sql/generation.py)
     work_area_key        one row: the key that signs the messages in the work area
     clock_readings       the clock of each machine when it was last checked (sql/clock_readings.py)
+    topic_segments       of segments in the metadata topic: what its records cannot hold (sql/topic_segments.py)
 
 A deleted segment keeps its row, so that a repeated deletion is harmless, and a late attempt with its id is refused. The
 row moves to a separate table, so that look-ups stay fast.
@@ -48,7 +49,7 @@ from sqlalchemy import (
     false,
 )
 
-SCHEMA_VERSION = "0009"
+SCHEMA_VERSION = "0010"
 """The newest revision in migrations/versions."""
 
 VERSION_TABLE = "remote_log_schema_version"
@@ -197,6 +198,7 @@ store_identity = Table(
     Column("bound_store_uuid", String),
     Column("moved_to", Text),
     Column("arrives_from", Text),
+    Column("metadata_topic", Text),
 )
 
 generation = Table(
@@ -228,4 +230,16 @@ clock_readings = Table(
     Column("boot_ms", BigInteger, nullable=False),
     Column("wall_ms", BigInteger, nullable=False),
     Column("trusted_since", BigInteger, nullable=False),
+)
+
+topic_segments = Table(
+    "topic_segments",
+    metadata,
+    Column("segment_id", String, primary_key=True),
+    Column("topic_id", String, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("cluster_id", String, primary_key=True),
+    Column("fencing_number", BigInteger, nullable=False),
+    Column("max_timestamp", BigInteger),
+    Column("undeleted_at", BigInteger),
 )

@@ -133,8 +133,8 @@ def test_a_damaged_topic_is_reported(filled: Path, clock: ManualClock) -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        "lineages VALUES ('cluster-1', 'topic-id-of-orders', 0, 'orders', '[[1]]')",
-        "partition_deletions VALUES ('cluster-1', 'topic-id-of-orders', 0, 'orders', 7, 1000)",
+        "lineages VALUES ('cluster-1', 'topic-id-of-ordersAAAA', 0, 'orders', '[[1]]')",
+        "partition_deletions VALUES ('cluster-1', 'topic-id-of-ordersAAAA', 0, 'orders', 7, 1000)",
     ],
 )
 def test_a_damaged_partition_is_reported(filled: Path, clock: ManualClock, row: str) -> None:

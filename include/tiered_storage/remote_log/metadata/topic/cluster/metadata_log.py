@@ -1,0 +1,175 @@
+"""Read the metadata topic: where its partitions end, and the values from one offset to another.
+
+There is no background thread: a caller who needs the latest state asks for the ends and fetches up to them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from tiered_storage.errors import (
+    ClusterUnreachableError,
+    CorruptLogError,
+    MalformedAnswerError,
+    MetadataCorruptError,
+    MetadataMissingError,
+    MetadataUnavailableError,
+    RemoteMetadataError,
+    SourceClusterError,
+)
+from tiered_storage.kafka_log.records.batch_header import batch_size, read_batch_header
+from tiered_storage.kafka_log.records.record_batch import iterate_records
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.error_codes import (
+    INCONSISTENT_TOPIC_ID,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    PartitionError,
+)
+from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
+from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.kafka_wire.partition_requests import OffsetSpec
+from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
+from tiered_storage.remote_log.metadata.topic.cluster.options import TopicOptions
+
+FETCH_BYTES: Final = 4 << 20
+_BUFFER_BYTES: Final = 128 << 20
+"""The largest answer: a single batch may be larger than what was asked for."""
+_HEADER_BYTES: Final = 61
+_GONE: Final = frozenset({UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, INCONSISTENT_TOPIC_ID})
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class LogValues:
+    """The values of a metadata partition with their offsets, up to `next_offset` (exclusive); None: a null value."""
+
+    partition: int
+    values: tuple[tuple[int, bytes | None], ...]
+    next_offset: int
+
+
+class MetadataLog:
+    """The partitions of the metadata topic, for threads and, after a fork, for processes.
+
+    Methods raise MetadataUnavailableError, naming the brokers, if they do not answer in `remote.log.metadata.consume.
+    wait.ms`; MetadataMissingError if the topic is gone; MetadataCorruptError for records that cannot be read.
+    """
+
+    def __init__(self, options: TopicOptions) -> None:
+        """Connect to nothing yet."""
+        self._options = options
+        self._lock = threading.Lock()
+        self._client: ClusterClient | None = None
+        self._process = 0
+        self._buffer = FetchBuffer(_BUFFER_BYTES)
+
+    def ends(self, topic: MetadataTopicId, partitions: Collection[int]) -> dict[int, int]:
+        """Return the offset after the last record of each of the metadata partitions."""
+        return self._listed(topic, partitions, OffsetSpec.LATEST)
+
+    def starts(self, topic: MetadataTopicId, partitions: Collection[int]) -> dict[int, int]:
+        """Return the first offset of each of the metadata partitions."""
+        return self._listed(topic, partitions, OffsetSpec.EARLIEST)
+
+    def fetch(self, topic: MetadataTopicId, partition: int, offset: int) -> LogValues:
+        """Return the next values from `offset` on, which must be below the end: at least one batch."""
+        with self._lock:
+            found = self._fetched(topic, partition, offset)
+        if found.next_offset <= offset:
+            raise MetadataUnavailableError(
+                f"{self._where(topic, partition)}: the brokers gave nothing at offset {offset}: try again"
+            )
+        return found
+
+    def ask(self, what: str, call: Callable[[ClusterClient, float], Found]) -> Found:
+        """Return what `call` finds with the client, in so many seconds; `what` is for messages."""
+        with self._lock:
+            return self._asked(what, call)
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            if self._client is not None and self._process == os.getpid():
+                self._client.close()
+            self._client = None
+
+    def _asked(self, what: str, call: Callable[[ClusterClient, float], Found]) -> Found:
+        if self._client is None or self._process != os.getpid():
+            # Another process has the connections that were open at a fork.
+            self._client = ClusterClient.by_properties(self._options.client("consumer"))
+            self._process = os.getpid()
+        try:
+            return call(self._client, self._options.consume_wait_ms / 1000)
+        except (ClusterUnreachableError, MalformedAnswerError) as error:
+            raise self._unavailable(what, error) from error
+        except SourceClusterError as error:
+            raise RemoteMetadataError(f"{what}, from {self._options.servers}: {error}") from error
+
+    def _listed(self, topic: MetadataTopicId, partitions: Collection[int], spec: OffsetSpec) -> dict[int, int]:
+        wanted = {TopicPartition(topic.name, number): int(spec) for number in partitions}
+        with self._lock:
+            answers = self._asked(str(topic), lambda client, seconds: client.list_offsets(wanted, seconds=seconds))
+        found: dict[int, int] = {}
+        for each, answer in answers.items():
+            if isinstance(answer, PartitionError):
+                raise self._failed(topic, answer)
+            found[each.partition] = answer.offset
+        return found
+
+    def _fetched(self, topic: MetadataTopicId, partition: int, offset: int) -> LogValues:
+        position = FetchPosition(topic.name, partition, offset, FETCH_BYTES, topic.topic_id)
+        answer = self._asked(
+            str(topic), lambda client, seconds: client.fetch([position], self._buffer, seconds=seconds)
+        )
+        for found in answer.partitions:
+            if found.error is not None:
+                raise self._failed(topic, found.error)
+            return self._values(topic, partition, offset, found.records)
+        return LogValues(partition, (), offset)
+
+    def _values(self, topic: MetadataTopicId, partition: int, offset: int, records: memoryview) -> LogValues:
+        """Return the values of the whole batches in `records`: fetches may cut the last one off."""
+        found: list[tuple[int, bytes | None]] = []
+        at, next_offset, where = 0, offset, self._where(topic, partition)
+        try:
+            while len(records) - at >= _HEADER_BYTES:
+                size = batch_size(records, at, source=where)
+                if size > len(records) - at:
+                    break
+                batch = records[at : at + size]
+                header = read_batch_header(batch, source=where)
+                if not header.is_control:
+                    values = ((each.offset, each.value) for each in iterate_records(batch, source=where))
+                    found += [each for each in values if each[0] >= offset]
+                at, next_offset = at + size, header.next_offset
+        except CorruptLogError as error:
+            raise MetadataCorruptError(
+                f"{where}: the records after offset {next_offset - 1} cannot be read ({error}): try again; if it "
+                "repeats, the broker's log is damaged: let another replica lead the partition"
+            ) from error
+        return LogValues(partition, tuple(found), next_offset)
+
+    def _failed(self, topic: MetadataTopicId, error: PartitionError) -> RemoteMetadataError:
+        where = self._where(topic, error.partition)
+        if error.code in _GONE:
+            return MetadataMissingError(
+                f"{where}: the brokers at {self._options.servers} do not have it ({error.name}): correct "
+                f"bootstrap.servers, or restore the topic; without it no segment is known"
+            )
+        return self._unavailable(where, error.as_exception())
+
+    def _unavailable(self, what: str, error: Exception) -> MetadataUnavailableError:
+        return MetadataUnavailableError(
+            f"{what}: the brokers at {self._options.servers} did not answer in {self._options.consume_wait_ms} ms "
+            f"({error}): start them, or correct bootstrap.servers, then try again"
+        )
+
+    @staticmethod
+    def _where(topic: MetadataTopicId, partition: int) -> str:
+        return f"metadata topic {topic.name}, partition {partition}"

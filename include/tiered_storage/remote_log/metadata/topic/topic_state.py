@@ -1,0 +1,295 @@
+"""The state of the metadata topic on this host: what was consumed, and catching up with the log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
+
+from tiered_storage.errors import (
+    ConfigurationError,
+    MetadataCorruptError,
+    MetadataMissingError,
+    MetadataUnavailableError,
+    RemoteMetadataError,
+)
+from tiered_storage.remote_log.metadata.sql.database.engine import Database
+from tiered_storage.remote_log.metadata.sql.segment_changes import known_segments
+from tiered_storage.remote_log.metadata.sql.segment_rows import in_batches
+from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
+from tiered_storage.remote_log.metadata.sql.topic_segments import (
+    MetadataTopicId,
+    Place,
+    SegmentFacts,
+    facts_of,
+    has_segments,
+    read_metadata_topic,
+    write_metadata_topic,
+)
+from tiered_storage.remote_log.metadata.topic.applying import DecodedRecord, apply_records, decoded
+from tiered_storage.remote_log.metadata.topic.cache import SegmentCache, why_skipped
+from tiered_storage.remote_log.metadata.topic.cluster.metadata_log import LogValues, MetadataLog
+from tiered_storage.remote_log.metadata.topic.cluster.metadata_writer import MetadataWriter, OutgoingRecord
+from tiered_storage.remote_log.metadata.topic.cluster.options import TopicOptions
+from tiered_storage.remote_log.metadata.topic.cluster.topic_setup import (
+    create_topic,
+    ensure_empty,
+    ensure_same,
+    find_topic,
+)
+from tiered_storage.remote_log.metadata.topic.partitioner import metadata_partition
+from tiered_storage.remote_log.metadata.topic.records import encode_record
+from tiered_storage.remote_log.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    TopicIdPartition,
+)
+
+_TRIES: Final = 3
+
+Written: TypeAlias = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
+"""What is written to the topic."""
+
+Found = TypeVar("Found")
+
+
+class TopicState:
+    """The metadata topic beside the SQL store `sql`; nothing is opened before it is needed.
+
+    Threads may share it. Methods raise MetadataUnavailableError if the brokers are away, MetadataMissingError if the
+    topic is gone or lost records, and ConfigurationError for a topic that cannot hold metadata.
+    """
+
+    def __init__(self, options: TopicOptions, sql: SqlMetadataStore, busy_timeout_ms: int) -> None:
+        """Connect to nothing yet."""
+        self._options = options
+        self._sql = sql
+        self._busy_timeout_ms = busy_timeout_ms
+        self.log = MetadataLog(options)
+        self._writer = MetadataWriter(options)
+        self._lock = threading.RLock()
+        self._topic: MetadataTopicId | None = None
+        self._cache: SegmentCache | None = None
+
+    @property
+    def topic(self) -> MetadataTopicId:
+        """The topic, checked once; it is created if these metadata have none yet."""
+        with self._lock:
+            if self._topic is None:
+                self._topic = self._found()
+            return self._topic
+
+    @property
+    def cache(self) -> SegmentCache:
+        """The cache file, open."""
+        topic = self.topic
+        with self._lock:
+            if self._cache is None:
+                self._cache = SegmentCache(self._options.cache_directory, topic, self._busy_timeout_ms)
+            return self._cache
+
+    def recorded(self) -> MetadataTopicId | None:
+        """Return the topic that SQL names, None if there is none yet; the brokers are not asked."""
+        database = self._sql.database
+        with database.reading() as connection:
+            return read_metadata_topic(connection, database.where)
+
+    def is_readable(self) -> bool:
+        """Return whether the topic was found and its cache is open, so that segments can be read now."""
+        return self._cache is not None
+
+    def partitions_of(self, partitions: Iterable[TopicIdPartition]) -> set[int]:
+        """Return the metadata partitions of `partitions`."""
+        return {metadata_partition(each, self.topic.partitions) for each in partitions}
+
+    def read(self, partitions: Collection[int] | None, look: Callable[[SqlRemoteLogMetadataManager], Found]) -> Found:
+        """Catch up with the metadata partitions, None: all of them, then return what `look` finds in the cache.
+
+        A damaged cache is built again.
+        """
+
+        def caught_up() -> Found:
+            self._catch_up_all(partitions)
+            return look(SqlRemoteLogMetadataManager(self.cache.database))
+
+        return self._repaired(caught_up)
+
+    def known(
+        self, partitions: Collection[int], ids: Sequence[RemoteLogSegmentId]
+    ) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
+        """Catch up with the metadata partitions; return those of `ids`, at most ROWS_A_STATEMENT, in any state."""
+
+        def caught_up() -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
+            self._catch_up_all(partitions)
+            database = self.cache.database
+            with database.reading() as connection:
+                return known_segments(connection, ids, database.where)
+
+        return self._repaired(caught_up)
+
+    def catch_up(self, partitions: Collection[int] | None = None) -> None:
+        """Apply every record that the metadata partitions, None: all of them, have now."""
+        self._repaired(lambda: self._catch_up_all(partitions))
+
+    def repairs(self, error: RemoteMetadataError) -> bool:
+        """Return whether `error` was the cache's, which is usable again now, though perhaps empty."""
+        with self._lock:
+            if self._cache is None or not self._cache.is_unusable(error):
+                return False
+            self._cache.rebuild()
+        return True
+
+    def write(self, records: Sequence[Written]) -> dict[int, str]:
+        """Write records, in order, and apply the log up to them; return why some of them, by index, were skipped."""
+        topic = self.topic
+        outgoing = [
+            OutgoingRecord(metadata_partition(_partition_of(each), topic.partitions), encode_record(each))
+            for each in records
+        ]
+        offsets = self._writer.write(topic, outgoing)
+        written: dict[int, dict[int, int]] = {}
+        for index, (record, offset) in enumerate(zip(outgoing, offsets, strict=True)):
+            written.setdefault(record.partition, {})[offset] = index
+        skipped: dict[int, str] = {}
+        for number, indexes in written.items():
+            reasons = self._repaired(partial(self._read_back, topic, number, list(indexes)))
+            skipped |= {indexes[offset]: reason for offset, reason in reasons.items() if offset in indexes}
+        return skipped
+
+    def begin_arrival(self) -> MetadataTopicId:
+        """Find or create the topic for a move into it, and use it; SQL records that it is not complete yet.
+
+        Raises ConfigurationError if the topic has other metadata.
+        """
+        database, known = self._sql.database, self.recorded()
+        if known is None:
+            found = find_topic(self._options, self.log) or create_topic(self._options, self.log)
+            ensure_empty(self.log, found)
+            known = replace(found, is_arriving=True)
+            with database.writing() as connection:
+                write_metadata_topic(connection, known)
+        settled = replace(known, is_arriving=False)
+        ensure_same(self._options, self.log, settled)
+        with self._lock:
+            self._topic = settled
+        return known
+
+    def scratch(self, directory: Path) -> TopicState:
+        """Return the state of the same topic with an empty cache in `directory`; the caller closes it."""
+        other = TopicState(replace(self._options, cache_directory=directory), self._sql, self._busy_timeout_ms)
+        other._topic = self.topic
+        return other
+
+    def close(self) -> None:
+        """Close the connections and the cache."""
+        with self._lock:
+            self.log.close()
+            if self._cache is not None:
+                self._cache.close()
+                self._cache = None
+
+    def _read_back(self, topic: MetadataTopicId, number: int, offsets: Sequence[int]) -> dict[int, str]:
+        """Apply the log up to the last of `offsets`; return why the records at some of them were skipped."""
+        self._catch_up_one(topic, number, max(offsets) + 1)
+        with self.cache.database.reading() as connection:
+            return why_skipped(connection, number, offsets)
+
+    def _catch_up_all(self, partitions: Collection[int] | None) -> None:
+        topic = self.topic
+        wanted = range(topic.partitions) if partitions is None else partitions
+        if not wanted:
+            return
+        # Read first: other processes consume what is written meanwhile.
+        consumed = self.cache.consumed()
+        ends = self.log.ends(topic, wanted)
+        if any(consumed.get(number, 0) > end for number, end in ends.items()):
+            # An unclean election lost records of the topic: what the file has may not be so any more.
+            self.cache.forget()
+            consumed = {}
+        behind = [number for number, end in ends.items() if consumed.get(number, 0) < end]
+        starts = self.log.starts(topic, behind) if behind else {}
+        for number in sorted(behind):
+            if consumed.get(number, 0) < starts[number]:
+                raise _lost_records(topic, number, starts[number], consumed.get(number, 0))
+            self._catch_up_one(topic, number, ends[number])
+
+    def _catch_up_one(self, topic: MetadataTopicId, number: int, end: int) -> None:
+        # Asked again after each part: other threads and processes apply the same records to the same file.
+        while (offset := self.cache.consumed().get(number, 0)) < end:
+            self._apply(topic, self.log.fetch(topic, number, offset), offset)
+
+    def _repaired(self, call: Callable[[], Found]) -> Found:
+        """Return the result of `call`, which is repeated with another cache if the file is damaged or was replaced."""
+        for _ in range(_TRIES - 1):
+            try:
+                return call()
+            except (MetadataCorruptError, MetadataUnavailableError) as error:
+                if not self.repairs(error):
+                    raise
+        return call()
+
+    def _apply(self, topic: MetadataTopicId, found: LogValues, first: int) -> None:
+        records = decoded(found, topic.cluster_id, self._facts)
+        parts: list[Sequence[DecodedRecord]] = list(in_batches(records)) or [()]
+        for part, following in zip(parts, [*parts[1:], None], strict=True):
+            next_offset = found.next_offset if following is None else following[0].offset
+            self._apply_part(part, found.partition, first, next_offset, topic)
+            first = next_offset
+
+    def _apply_part(
+        self, part: Sequence[DecodedRecord], number: int, first: int, next_offset: int, topic: MetadataTopicId
+    ) -> None:
+        with self.cache.database.writing() as connection:
+            apply_records(connection, part, number, first, next_offset, f"metadata topic {topic.name}")
+
+    def _facts(self, ids: Iterable[str]) -> Mapping[Place, SegmentFacts]:
+        with self._sql.database.reading() as connection:
+            return facts_of(connection, ids)
+
+    def _found(self) -> MetadataTopicId:
+        database, known = self._sql.database, self.recorded()
+        if known is not None and known.is_arriving:
+            raise MetadataMissingError(
+                f"{database.where}: the move of the segments into metadata topic {known} has not ended: run "
+                "'tiered-storage metadata move topic' again, or 'tiered-storage metadata move database' to take it back"
+            )
+        if known is not None:
+            ensure_same(self._options, self.log, known)
+            return known
+        _refuse_segments(database)
+        topic = find_topic(self._options, self.log) or create_topic(self._options, self.log)
+        ensure_empty(self.log, topic)
+        with database.writing() as connection:
+            other = read_metadata_topic(connection, database.where)
+            if other is None:
+                write_metadata_topic(connection, topic)
+        return other or topic
+
+
+def _lost_records(topic: MetadataTopicId, number: int, start: int, consumed: int) -> MetadataMissingError:
+    return MetadataMissingError(
+        f"metadata topic {topic.name}, partition {number}: begins at offset {start}, and this host consumed it up to "
+        f"offset {consumed}: records of segments are lost. Was retention.ms set, or were records deleted? Restore the "
+        "topic, or rebuild the metadata from the store with 'tiered-storage rebuild-metadata'"
+    )
+
+
+def _refuse_segments(database: Database) -> None:
+    with database.reading() as connection:
+        if has_segments(connection):
+            raise ConfigurationError(
+                f"{database.where}: has the segments itself: run 'tiered-storage metadata move topic' to move them "
+                "into a metadata topic, or take remote.log.metadata.manager.class.name out of the settings"
+            )
+
+
+def _partition_of(record: Written) -> TopicIdPartition:
+    if isinstance(record, RemotePartitionDeleteMetadata):
+        return record.topic_id_partition
+    return record.segment_id.topic_id_partition
