@@ -43,7 +43,8 @@ STOREYS = (
     *(f"{REMOTE}.{name}" for name in ("retention.permission", "retention.local", "retention")),
     f"{REMOTE}.metrics",
     *(f"{REMOTE}.{name}" for name in ("audit", "repair", "rebuild", "restore", "tables")),
-    *(f"{REMOTE}.manager", f"{REMOTE}.service", f"{LIBRARY}.gateway.limits", f"{LIBRARY}.gateway.operation"),
+    *(f"{REMOTE}.{name}" for name in ("manager", "follower", "service")),
+    *(f"{LIBRARY}.gateway.limits", f"{LIBRARY}.gateway.operation"),
     *(f"{LIBRARY}.gateway.connections", f"{LIBRARY}.gateway.deletions", f"{LIBRARY}.gateway"),
     f"{LIBRARY}.gateway.standalone",
     *(f"{LIBRARY}.doctor", f"{LIBRARY}.cli.common", f"{LIBRARY}.cli"),
@@ -283,8 +284,8 @@ def test_a_job_of_spark_imports_nothing_but_the_library() -> None:
 
 
 def test_only_a_source_opens_files_of_local_segments() -> None:
-    """A restore writes such files into a directory of its own; a key ring is files of keys."""
-    allowed = {f"{REMOTE}.source", f"{REMOTE}.restore", f"{REMOTE}.storage.transforms"}
+    """A restore and a follower write such files into directories of their own; a key ring is files of keys."""
+    allowed = {f"{REMOTE}.{room}" for room in ("source", "restore", "follower", "storage.transforms")}
     of_files = {"iterate_segment", "read_producer_snapshot", "open_regular", "open_unbuffered"}
 
     openers = {

@@ -2,7 +2,7 @@
 
 `manager` is what programs use; `model` has the values that all rooms share, `context` the open parts that they work
 with. The rooms follow the life of a segment: `source`, `copy`, `read`, `retention`, then `audit`, `repair`, `rebuild`,
-`restore`; `service` does what is due by itself.
+`restore`, `follower`; `service` does what is due by itself.
 """
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "copy",
     "coverage",
     "enabling",
+    "follower",
     "indexes",
     "jobs",
     "lineage",

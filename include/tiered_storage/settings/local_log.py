@@ -7,6 +7,7 @@ from tiered_storage.settings.properties.types import BrokerFolders, Folders, Opt
 
 LOCAL_LOG = "The local log"
 CLUSTER = "The running cluster"
+FOLLOWERS = "Followers"
 
 
 class LocalLogSettings(PropertyModel):
@@ -100,3 +101,22 @@ class ClusterSettings(PropertyModel):
         "enable.min.retention.margin.ms", 86_400_000, CLUSTER, Source.OURS, unit="ms", at_least=0
     )
     """How long copies may stop before brokers delete uncopied records; `topics enable` refuses a topic with less."""
+
+
+class FollowerSettings(PropertyModel):
+    """Where a [follower](followers.md) starts, and how it keeps the remote log index."""
+
+    follower_fetch_last_tiered_offset_enable: bool = setting(
+        "follower.fetch.last.tiered.offset.enable", False, FOLLOWERS, Source.KAFKA
+    )
+    """Whether a new follower starts after the last remote offset, not at its leader's first local one (KIP-1023)."""
+
+    remote_log_index_rotation_bytes: Whole = setting(
+        "remote.log.index.rotation.bytes", 10 << 20, FOLLOWERS, Source.OURS, unit="bytes", at_least=1, at_most=1 << 30
+    )
+    """At which size of a remoteLogIndex file a follower begins another one."""
+
+    remote_log_index_rotation_interval_ms: Whole = setting(
+        "remote.log.index.rotation.interval.ms", 604_800_000, FOLLOWERS, Source.OURS, unit="ms", at_least=1
+    )
+    """How long after the copy of a file's first segment a follower begins another file."""

@@ -23,7 +23,7 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.redaction import has_password
 from tiered_storage.settings.airflow import AirflowSettings
 from tiered_storage.settings.copying import CopyingSettings
-from tiered_storage.settings.local_log import ClusterSettings, LocalLogSettings
+from tiered_storage.settings.local_log import ClusterSettings, FollowerSettings, LocalLogSettings
 from tiered_storage.settings.own_managers import METADATA_MANAGER, place_options
 from tiered_storage.settings.properties import sources
 from tiered_storage.settings.properties.cluster_files import (
@@ -53,7 +53,6 @@ _DEFAULTS_OF_TOPICS = (
 """The settings of a topic that have a default for all topics, by a field whose name begins with log_."""
 
 _POOLS = "the pools of copies, expirations and followers have sizes of their own"
-_NO_FOLLOWER = "no followers read the remote tier"
 _NO_TOPIC = "no Kafka topic has the metadata, unless remote.log.metadata.manager.class.name names one"
 _RLMM = "rlmm.config.remote.log.metadata"
 
@@ -62,7 +61,6 @@ _UNUSED_NAMES: Mapping[str, str] = MappingProxyType(
         "remote.log.index.file.cache.ttl.ms": "remote.log.index.file.cache.total.size.bytes alone decides",
         "remote.log.manager.thread.pool.size": _POOLS,
         "remote.log.metadata.manager.listener.name": "bootstrap.servers of the metadata topic's clients decides",
-        "follower.fetch.last.tiered.offset.enable": _NO_FOLLOWER,
         f"{_RLMM}.topic.replication.factor": _NO_TOPIC,
         f"{_RLMM}.topic.num.partitions": _NO_TOPIC,
         f"{_RLMM}.topic.retention.ms": _NO_TOPIC,
@@ -91,6 +89,7 @@ class Settings(
     RetentionSettings,
     CopyingSettings,
     StorageSettings,
+    FollowerSettings,
     ClusterSettings,
     LocalLogSettings,
 ):

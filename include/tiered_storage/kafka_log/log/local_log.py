@@ -27,7 +27,11 @@ from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock, ensure_not_linked
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
-from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, write_leader_epochs
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
+    LEADER_EPOCH_CHECKPOINT,
+    EpochEntry,
+    write_leader_epochs,
+)
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.kafka_log.files.small_files import sync_directory
@@ -53,6 +57,9 @@ from tiered_storage.kafka_log.log.log_append import (
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import locked_for_writing
 from tiered_storage.kafka_log.log.unified_log import UnifiedLog
+from tiered_storage.kafka_log.producers.producer_history import KnownProducers
+from tiered_storage.kafka_log.producers.producer_snapshot_files import take_snapshot
+from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.batch_header import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -265,6 +272,22 @@ class LocalLog(UnifiedLog):
         for batch, marker in zip(placed, read_markers(placed), strict=True):
             self._append(batch, marker)
         return self.log_end_offset
+
+    def restart_after_remote(
+        self, known: KnownProducers, leader_epochs: Sequence[EpochEntry], log_start_offset: int
+    ) -> None:
+        """Empty the log and restart it at the end of `known`, since the remote tier has everything before that.
+
+        `known` are the producers there, `leader_epochs` those of the records before it, and `log_start_offset` is the
+        log start over both tiers. After a crash the log is empty, or as before: call this again if it is empty.
+        """
+        offset = known.end_offset
+        self.truncate_fully_and_start_at(offset)
+        self._start_offset = min(log_start_offset, offset)
+        self._epochs.add_later(leader_epochs)
+        self._producers = ProducerState(offset, known.producers, seen_from=known.seen_from)
+        if offset and known.seen_from is None:
+            take_snapshot(self.directory, self._producers)
 
     def __enter__(self) -> Self:
         return self

@@ -227,13 +227,15 @@ class UnifiedLog:
             self._start_offset = before
             self._epochs.truncate_from_start(before)
 
-    def delete_old_segments(self) -> tuple[LogSegment, ...]:
+    def delete_old_segments(self, config: LogConfig | None = None, below: int | None = None) -> tuple[LogSegment, ...]:
         """Remove expired segments, and those below the log start, from the log, and return them.
 
+        `config` limits the log in place of its own; only segments that end at or before offset `below` are removed.
         Their files stay as `.deleted` until a call `file_delete_delay_ms` later, or until the log is opened again.
         """
-        limits = LogLimits(self.log_start_offset, self.high_watermark, self.log_end_offset)
-        over = segments_to_delete(self._segments, limits, self._config, self._clock(), self._report)
+        reached = self.high_watermark if below is None else min(below, self.high_watermark)
+        limits = LogLimits(self.log_start_offset, reached, self.log_end_offset)
+        over = segments_to_delete(self._segments, limits, config or self._config, self._clock(), self._report)
         if over and over[-1] == self.segments[-1]:
             self.roll()
         self._segments.delete(over)

@@ -4,4 +4,4 @@
 copies visible. `job` runs many copies in groups, here or in Spark's workers.
 """
 
-__all__ = ["commit", "forked_log", "job", "plan", "sent_records", "start", "tasks"]
+__all__ = ["commit", "forked_log", "job", "plan", "roll_plan", "sent_records", "start", "tasks"]

@@ -4,4 +4,14 @@
 records and keeps an `offset_map`, and `validation` checks the store before, and the result after.
 """
 
-__all__ = ["cluster", "committed", "directory", "offset_map", "plan", "request", "target_cluster", "validation"]
+__all__ = [
+    "cluster",
+    "committed",
+    "directory",
+    "offset_map",
+    "plan",
+    "request",
+    "target_cluster",
+    "target_directory",
+    "validation",
+]

@@ -193,11 +193,20 @@ class TargetDirectory:
         for name in names:
             shutil.rmtree(self.staging(name), ignore_errors=True)
 
-    def write_checkpoints(self, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
-        """Add log starts and ends of partitions of `topic` to the directory's checkpoints, in place of earlier ones."""
+    def write_checkpoints(
+        self,
+        topic: str,
+        starts: Mapping[int, int],
+        ends: Mapping[int, int],
+        high_watermarks: Mapping[int, int] | None = None,
+    ) -> None:
+        """Add log starts and ends of partitions of `topic` to the directory's checkpoints, in place of earlier ones.
+
+        Without `high_watermarks` they are the ends.
+        """
         for name, offsets in (
             (RECOVERY_POINT_CHECKPOINT, ends),
-            (HIGH_WATERMARK_CHECKPOINT, ends),
+            (HIGH_WATERMARK_CHECKPOINT, ends if high_watermarks is None else high_watermarks),
             (LOG_START_OFFSET_CHECKPOINT, starts),
         ):
             path = self.root / name

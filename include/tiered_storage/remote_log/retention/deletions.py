@@ -15,7 +15,11 @@ from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.retention.due_segments import DueSegments, PendingDeletion
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.retention.expiry_marking import ExpiryMarking
-from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner, plan_record_deletion
+from tiered_storage.remote_log.retention.expiry_planning import (
+    ExpiryPlanner,
+    plan_cleanup_until,
+    plan_record_deletion,
+)
 from tiered_storage.remote_log.retention.failed_deletions_topic import FailedDeletionsTopic
 from tiered_storage.remote_log.retention.local.enforcement import LocalRetentionEnforcement, LocalRetentionReport
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
@@ -104,6 +108,14 @@ class RemoteLogDeletions:
         """
         self.permissions.ensure_allowed(partition, DeletionKind.REMOTE)
         return plan_record_deletion(partition, before, self.context, self.context.clock(), snapshot)
+
+    def plan_cleanup_until(self, partition: TopicIdPartition, until_ms: int) -> ExpiryPlan | None:
+        """Return the plan to delete remote segments whose records are all before `until_ms`; see plan_cleanup_until.
+
+        Raises DeletionRefusedError if nothing remote of it may be deleted now.
+        """
+        self.permissions.ensure_allowed(partition, DeletionKind.REMOTE)
+        return plan_cleanup_until(partition, until_ms, self.context, self.context.clock())
 
     def mark_expired(
         self, plans: Iterable[ExpiryPlan], owner: str, *, gives_up: bool = False

@@ -61,6 +61,24 @@ def plan_record_deletion(
     return ExpiryPlan(partition, max(new_log_start, start), now, expired, Reason.RECORDS)
 
 
+def plan_cleanup_until(
+    partition: TopicIdPartition, until_ms: int, context: RemoteLogContext, now: int
+) -> ExpiryPlan | None:
+    """Return the plan to delete, from the first on, the remote segments whose records are all before `until_ms` (ms).
+
+    None if there are none. It is the document's cleanupLogUntil; the plan has the new log start.
+    """
+    snapshot = snapshot_partition(partition, context.source, context.segments)
+    before = snapshot.log_start_offset
+    for covered in snapshot.coverage.ranges:
+        if covered.segment.max_timestamp >= until_ms:
+            break
+        before = max(before, covered.end_offset + 1)
+    if before == snapshot.log_start_offset:
+        return None
+    return plan_record_deletion(partition, before, context, now, snapshot)
+
+
 @dataclass(frozen=True, slots=True)
 class ExpiryPlanner:
     """Plans over every partition of the local logs and of the remote log, as far as remote deletion is allowed."""

@@ -137,6 +137,11 @@ HELD = {
         "remote.log.manager.fetch.quota.window.size.seconds",
     },
     "what a store's class may write into the metadata": {"remote.log.metadata.custom.metadata.max.bytes"},
+    "what followers do, which no DAG runs": {
+        "follower.fetch.last.tiered.offset.enable",
+        "remote.log.index.rotation.bytes",
+        "remote.log.index.rotation.interval.ms",
+    },
     "what a topic is said to cost": {
         "cost.disk.gb.month",
         "cost.store.gb.month",

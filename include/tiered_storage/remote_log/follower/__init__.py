@@ -1,0 +1,9 @@
+"""A follower of one partition: its log directory begins where the remote log ends or the leader's disk begins.
+
+`start` decides where that is and takes leader epochs and producers from the store; `partition_follower` fetches from
+the leader, and truncates where another leader disagrees. `followed_directory` has the files, `index_files` the remote
+log index beside them, `local_deletion` what they may lose, `moving` takes all of it to another directory, and
+`follower` is what programs use.
+"""
+
+__all__ = ["follower", "moving"]

@@ -1,0 +1,292 @@
+"""Follow one partition of a running cluster into a log directory: what the command line and other programs call.
+
+    with Follower.open(context, partition, directory) as follower:
+        follow(follower)                        until it has caught up with its leader
+        follower.remote_log().open_log_reader() reads both tiers, the local one from the follower's own disk
+
+The remote log may still be copied from the cluster, by others, meanwhile. Once the directory is closed, a broker may
+take it over, or copies may continue from it (log.dirs): by leases and plan as for every source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tiered_storage.errors import (
+    ConfigurationError,
+    CorruptIndexError,
+    RemoteMetadataError,
+    RemoteStorageError,
+    SourceClusterError,
+    TieredStorageError,
+    UnknownPartitionError,
+)
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.remote_log.context import RemoteLogContext, overlaps
+from tiered_storage.remote_log.copy.roll_plan import as_the_topic_rolls
+from tiered_storage.remote_log.follower.followed_directory import FollowedDirectory
+from tiered_storage.remote_log.follower.index_files import IndexRotation, RemoteIndexFiles
+from tiered_storage.remote_log.follower.local_deletion import delete_local_segments
+from tiered_storage.remote_log.follower.partition_follower import FollowedTopic, Leader, PartitionFollower
+from tiered_storage.remote_log.follower.start import FollowerStart, plan_start
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metadata.partition_queries import register_partitions
+from tiered_storage.remote_log.model import Finding, TopicIdPartition, finding_of
+from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot, snapshot_partition
+from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
+from tiered_storage.remote_log.source.partition_log import PartitionLog
+from tiered_storage.remote_log.tiering_policy import TieringPolicy, decide, refuse_log
+
+MAINTAINED_EVERY_MS = 30_000
+"""How often a follower that stays looks at the remote tier: as often as Kafka's remote log manager."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowReport:
+    """What a follower has: the log start over both tiers, the first local offset, and the end (exclusive).
+
+    `starts` are those of this run: none if the directory's log was continued. `indexed` segments are in the remote log
+    index files, `deleted` local segments went. `findings` did not keep it from following.
+    """
+
+    partition: str
+    log_start_offset: int
+    local_start_offset: int
+    log_end_offset: int
+    starts: tuple[FollowerStart, ...]
+    fetched_bytes: int
+    truncations: int
+    indexed: int
+    deleted: int
+    findings: tuple[Finding, ...]
+
+
+class Follower:
+    """A follower of one partition. For one thread; close it, or use it in a `with`."""
+
+    def __init__(
+        self, context: RemoteLogContext, partition: TopicIdPartition, directory: FollowedDirectory, leader: Leader
+    ) -> None:
+        """Use `open`. Raises as `open`."""
+        self._context = context
+        self._partition = partition
+        self._directory = directory
+        self._leader = leader
+        register_partitions(context.segments, [partition])
+        log = self._leaders_log()
+        refuse_log(log)
+        self._policy = decide(log, context.topics, context.settings)
+        self._config = _log_config(log, self._policy)
+        state = context.segments.partition_state(partition)
+        rules = log.unsegmented.rules if log.unsegmented is not None else None
+        topic = FollowedTopic(
+            partition,
+            partition.topic_id if rules is None or rules.has_topic_id else None,
+            context.settings.copy_window_bytes,
+        )
+        own = directory.log(partition, self._config, state.log_start_offset or 0)
+        self._followed = PartitionFollower(topic, own, leader, self._plan)
+        settings = context.settings
+        rotation = IndexRotation(
+            settings.remote_log_index_rotation_bytes, settings.remote_log_index_rotation_interval_ms
+        )
+        self.index = RemoteIndexFiles(own.directory, rotation)
+        self._log_start_offset = own.log_start_offset
+        self._deleted = 0
+        self._findings: dict[str, Finding] = {}
+
+    @classmethod
+    def open(
+        cls,
+        context: RemoteLogContext,
+        partition: TopicIdPartition,
+        root: Path,
+        *,
+        node_id: int = 1,
+        leader: Leader | None = None,
+    ) -> Self:
+        """Open the follower of `partition` in the log directory `root`, which is made if it is new.
+
+        `leader` answers for the cluster; by default the cluster of the settings. `node_id` goes into a new directory.
+
+        Raises ConfigurationError if the settings name no cluster, for a directory of another cluster, and for one
+        inside of another place of ours; UnknownPartitionError; UnsupportedTopicError for a compacted topic and one that
+        Kafka tiers itself; SourceClusterError; and as FollowedDirectory.open and its `log`.
+        """
+        if found := overlaps(context.settings, root, str(root)):
+            raise ConfigurationError("; ".join(found))
+        if leader is None and context.source.shows_segments:
+            raise ConfigurationError(
+                "a follower fetches from running brokers: set bootstrap.servers, and leave log.dirs out"
+            )
+        directory = FollowedDirectory.open(root, partition.cluster_id, context.clock, node_id)
+        try:
+            asked = leader or ClusterClient.by_properties(context.source.access, partition.cluster_id)
+            return cls(context, partition, directory, asked)
+        except BaseException:
+            directory.abandon()
+            raise
+
+    @property
+    def followed(self) -> PartitionFollower:
+        """The partition's log, and what was done with it."""
+        return self._followed
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether the log has all that the leader showed at the last step."""
+        return self._followed.has_caught_up
+
+    def step(self) -> int:
+        """Fetch once; return how many bytes came. Raises as PartitionFollower.step."""
+        return self._followed.step()
+
+    def maintain(self) -> None:
+        """Look at the remote tier: bring the index files up to date, delete what local retention allows, checkpoint.
+
+        An outage of store, metadata or cluster is a finding: following needs none of this. Raises OSError.
+        """
+        try:
+            snapshot = self._snapshot()
+        except (RemoteMetadataError, RemoteStorageError, SourceClusterError) as error:
+            if not error.retriable:
+                raise
+            self._find("look", error)
+        else:
+            self._findings.pop("look", None)
+            self._log_start_offset = snapshot.log_start_offset
+            self._sync_index(snapshot)
+            self._delete(snapshot)
+        self._directory.write_checkpoints()
+
+    def report(self) -> FollowReport:
+        """Return what the follower has, and what it did."""
+        log, done = self._followed.log, self._followed.done
+        return FollowReport(
+            str(self._partition),
+            min(self._log_start_offset, log.log_start_offset),
+            log.segments[0].base_offset,
+            log.log_end_offset,
+            tuple(done.starts),
+            done.fetched_bytes,
+            done.truncations,
+            len(self.index.segments),
+            self._deleted,
+            tuple(self._findings.values()),
+        )
+
+    def remote_log(self) -> RemoteLogManager:
+        """Return the remote log with the follower's own directory as its local log: to read, or to copy as a leader.
+
+        It has what was followed until now. Do not close it; use it before this is closed.
+        """
+        self._directory.write_checkpoints()
+        root = self._directory.root
+        return RemoteLogManager(replace(self._context, source=LogDirectorySource((root,), held=root)))
+
+    def close(self) -> None:
+        """Write everything to disk and release the directory."""
+        self._close_leader()
+        self._directory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._close_leader()
+        self._directory.__exit__(kind, error, traceback)
+
+    def _close_leader(self) -> None:
+        if isinstance(self._leader, ClusterClient):
+            self._leader.close()
+
+    def _leaders_log(self) -> PartitionLog:
+        found = self._context.source.partition(self._partition)
+        if found is None:
+            raise UnknownPartitionError(
+                f"{self._partition}: its cluster has no such partition any more: nothing can be followed; "
+                "'tiered-storage restore' brings a lost topic back"
+            )
+        return found
+
+    def _snapshot(self) -> PartitionSnapshot:
+        snapshot = snapshot_partition(self._partition, self._context.source, self._context.segments)
+        self._followed.roll_where_ends(snapshot.coverage)
+        return snapshot
+
+    def _plan(self) -> FollowerStart:
+        snapshot = self._snapshot()
+        if snapshot.local is None:
+            # Deleted since the follower was opened.
+            self._leaders_log()
+        leader = snapshot.local or self._leaders_log()
+        from_last_tiered = self._context.settings.follower_fetch_last_tiered_offset_enable
+        return plan_start(snapshot, leader, self._context.storage, from_last_tiered=from_last_tiered)
+
+    def _sync_index(self, snapshot: PartitionSnapshot) -> None:
+        try:
+            self.index.sync(snapshot.coverage.ranges, self._context.storage, snapshot.log_start_offset)
+            self._findings.pop("index", None)
+        except (RemoteStorageError, CorruptIndexError) as error:
+            self._find("index", error)
+
+    def _delete(self, snapshot: PartitionSnapshot) -> None:
+        if self._context.safety.stopped() is not None:
+            return
+        self._deleted += delete_local_segments(
+            self._followed.log, self._config, self._policy, snapshot.coverage, snapshot.global_log_start
+        )
+
+    def _find(self, what: str, error: TieredStorageError) -> None:
+        self._findings[what] = finding_of(self._partition, error)
+
+
+def follow(
+    follower: Follower,
+    *,
+    stays: bool = False,
+    is_wanted: Callable[[], bool] = lambda: True,
+    clock: Callable[[], int] | None = None,
+    on_error: Callable[[TieredStorageError], None] = lambda _: None,
+) -> FollowReport:
+    """Follow until the log has all that its leader has, or, if the follower `stays`, until `is_wanted` returns False.
+
+    One that stays survives retriable errors: `on_error` gets them. `clock` (ms) decides when it looks at the remote
+    tier again. Raises as Follower.step and Follower.maintain.
+    """
+    follower.maintain()
+    looked_at = 0 if clock is None else clock()
+    while is_wanted():
+        try:
+            follower.step()
+        except TieredStorageError as error:
+            if not (stays and error.retriable):
+                raise
+            on_error(error)
+        if follower.has_caught_up and not stays:
+            break
+        if clock is not None and clock() - looked_at >= MAINTAINED_EVERY_MS:
+            follower.maintain()
+            looked_at = clock()
+    follower.maintain()
+    return follower.report()
+
+
+def _log_config(leader: PartitionLog, policy: TieringPolicy) -> LogConfig:
+    """Return how the follower's log rolls: as copies of the topic roll, which is as its brokers do."""
+    if leader.unsegmented is None:
+        return LogConfig()
+    rules = as_the_topic_rolls(leader.unsegmented, policy.settings).rules
+    return LogConfig(
+        segment_bytes=rules.segment_bytes,
+        segment_ms=rules.segment_ms,
+        segment_index_bytes=rules.segment_index_bytes,
+        index_interval_bytes=rules.index_interval_bytes,
+    )

@@ -1,0 +1,42 @@
+"""Which segments a follower may delete from its own disk (KIP-405, section Manage Remote Log Segments).
+
+    remote    the remote tier holds all of the segment, or the log start over both tiers is above it, and local
+              retention is over
+    expired   total retention is over: then also if it was never copied
+
+The topic's rights and the stop of all deletions hold here too: nothing goes before somebody allowed local deletion. A
+topic that is not tiered is kept as its leader keeps it: what is below the leader's log start goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.tiering_policy import TieringPolicy
+
+
+def delete_local_segments(
+    log: LocalLog, config: LogConfig, policy: TieringPolicy, coverage: Coverage, log_start_offset: int
+) -> int:
+    """Delete what local or total retention lets go from `log`, whose topic has `policy`; return how many segments.
+
+    `coverage` is what the remote tier holds, `log_start_offset` the log start over both tiers, and `config` what the
+    log is rolled by. The caller has asked whether deletions are stopped.
+    """
+    if not policy.trims:
+        return 0
+    limits = policy.settings
+    local = replace(config, retention_ms=limits.local_retention_ms, retention_bytes=limits.local_retention_bytes)
+    total = replace(config, retention_ms=limits.retention_ms, retention_bytes=limits.retention_bytes)
+    reached = remote_end(log, coverage, log_start_offset)
+    return len(log.delete_old_segments(local, reached)) + len(log.delete_old_segments(total))
+
+
+def remote_end(log: LocalLog, coverage: Coverage, log_start_offset: int) -> int:
+    """Return up to which offset (exclusive) the remote tier holds the local log, from its first segment on."""
+    first = max(log.segments[0].base_offset, log_start_offset)
+    missing = coverage.missing(first, log.log_end_offset - 1)
+    return missing[0][0] if missing else max(first, log.log_end_offset)

@@ -1,0 +1,133 @@
+"""A follower of real brokers whose older records are remote (scenario 28); a broker takes its directory over."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from servers.kafka_programs import KafkaPrograms
+from servers.real_kafka import RealKafka
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, log_start
+from support.records import varied_records
+from support.waiting import wait_for
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import read_leader_epochs
+from tiered_storage.kafka_log.files.log_segment import list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.kernels.constants import LOG_OVERHEAD
+from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_snapshot
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+
+SECONDS = 60
+_BASE_AND_SIZE = struct.Struct(">qi")
+
+
+def _content(log_dir: Path, topic: str, start: int) -> bytes:
+    """Return the bytes of a log from the batch that begins at `start` on."""
+    content = b"".join(segment.log_path.read_bytes() for segment in list_segments(log_dir / f"{topic}-0"))
+    at = 0
+    while at < len(content) and _BASE_AND_SIZE.unpack_from(content, at)[0] < start:
+        at += LOG_OVERHEAD + _BASE_AND_SIZE.unpack_from(content, at)[1]
+    return content[at:]
+
+
+def _follow(site: LiveSite, directory: Path, *options: object) -> dict[str, int]:
+    result = site.run("follow", site.topics[0], 0, "--directory", directory, "--json", *options)
+    assert result.exit_code == 0, result.err
+    [row] = result.rows
+    return row
+
+
+def _copied_and_trimmed(site: LiveSite) -> int:
+    """Copy what is closed, and let the broker delete all of it but the last segment; return where its log begins."""
+    copied = site.copied()
+    while more := site.copied():
+        copied += more
+    trimmed = copied[-1][0]
+    site.kafka.client.delete_records(site.topics[0], 0, before=trimmed)
+    assert log_start(site.kafka, site.topics[0]) == trimmed
+    return trimmed
+
+
+def _over(site: LiveSite, directory: Path) -> LiveSite:
+    """Return the same remote log over a log directory."""
+    own = {"log.dirs": [str(directory)], "bootstrap.servers": None}
+    return LiveSite(site.kafka, site.root, site.topics, {**site.settings, **own})
+
+
+def test_it_has_what_is_local_reads_what_is_remote_and_copies_on(site: LiveSite, tmp_path: Path) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    sent = client.produce(topic, varied_records(500, seed=1), batch_num_messages=20, enable_idempotence="true")
+    trimmed = _copied_and_trimmed(site)
+    directory = tmp_path / "follower"
+
+    row = _follow(site, directory)
+
+    assert (row["log_start"], row["local_start"], row["end_offset"]) == (0, trimmed, len(sent))
+    assert _content(directory, topic, trimmed) == _content(site.kafka.log_dir, topic, trimmed)
+    snapshot = producer_snapshot_path(directory / f"{topic}-0", trimmed)
+    theirs = producer_snapshot_path(site.kafka.log_dir / f"{topic}-0", trimmed)
+    assert read_producer_snapshot(snapshot) == read_producer_snapshot(theirs) != ()
+    assert read_leader_epochs(directory / f"{topic}-0" / "leader-epoch-checkpoint")[0].start_offset == 0
+
+    sent += client.produce(topic, varied_records(500, seed=2), batch_num_messages=20)
+    assert _follow(site, directory)["local_start"] == trimmed
+    over = _over(site, directory)
+    read = over.run("read", topic, 0, "--offset", 0, "--end-offset", len(sent), "--json")
+    assert len(read.out.splitlines()) == len(sent), read.err
+    before = [(each.start_offset, each.end_offset) for each in _remote(site)]
+    copied = over.copied()
+    assert copied[0][0] == before[-1][1] + 1
+    every = [*before, *copied]
+    assert [start for start, _ in every] == [0, *(end + 1 for _, end in every[:-1])]
+    over.audited()
+
+
+def _remote(site: LiveSite) -> list[RemoteLogSegmentMetadata]:
+    with site.open() as remote_log:
+        return list(finished(remote_log))
+
+
+def test_what_was_lost_comes_back_from_the_last_remote_offset(site: LiveSite, tmp_path: Path) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(500, seed=3), batch_num_messages=20)
+    while site.copied():
+        pass
+    last = LiveSite(site.kafka, site.root, site.topics, {"follower.fetch.last.tiered.offset.enable": True})
+
+    row = _follow(last, tmp_path / "follower")
+
+    assert row["local_start"] == _remote(site)[-1].end_offset + 1
+    assert row["fetched_bytes"] == len(_content(site.kafka.log_dir, topic, row["local_start"]))
+
+
+@pytest.mark.nightly
+def test_a_broker_that_lost_its_disk_takes_the_directory_over_and_leads(
+    kafka_programs: KafkaPrograms, tmp_path: Path
+) -> None:
+    topic = "orders"
+    with RealKafka(kafka_programs, tmp_path / "leader") as leader:
+        lost = leader.another(2, tmp_path / "lost")
+        site = LiveSite(leader, tmp_path, (topic,))
+        with lost:
+            leader.client.create_topic(topic, 1, SMALL_SEGMENTS | LONG, replicas=[[2, 1]])
+            sent = leader.client.produce(topic, varied_records(500, seed=1), batch_num_messages=20)
+        trimmed = _copied_and_trimmed(site)
+        shutil.rmtree(lost.log_dir / f"{topic}-0")
+        row = _follow(site, lost.log_dir)
+        assert row["local_start"] == trimmed
+        with lost:
+            leader.client.elect_preferred(topic)
+            sent += lost.client.produce(topic, varied_records(500, seed=2), batch_num_messages=20)
+            assert site.copied()
+            wait_for(
+                lambda: _content(lost.log_dir, topic, trimmed) == _content(leader.log_dir, topic, trimmed),
+                seconds=SECONDS,
+            )
+            assert lost.client.consume_all(topic) == sent[trimmed:]
+            read = site.run("read", topic, 0, "--offset", 0, "--end-offset", len(sent), "--json")
+            assert len(read.out.splitlines()) == len(sent)
+            site.audited()

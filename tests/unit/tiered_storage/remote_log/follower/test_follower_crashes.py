@@ -1,0 +1,65 @@
+"""A follower that is killed at any moment, by what it has on the disk then, and started again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from support.remote_logs import ENABLED, ORDERS_0, a_copied_remote_log, assert_clean
+from support.simulated_crashes import Died
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
+from tiered_storage.remote_log.follower.follower import Follower, follow
+from unit.tiered_storage.remote_log.follower.led_partition import LedPartition
+
+MOST_STEPS = 400
+
+
+def _dying(step: int, steps: list[int]) -> Callable[[int], None]:
+    """Return a stand-in for os.fsync that dies at the call of that number; `steps` gets the calls."""
+
+    def sync(_: int) -> None:
+        steps.append(len(steps))
+        if len(steps) > step:
+            raise Died
+
+    return sync
+
+
+def _killed_at(led: LedPartition, step: int) -> bool:
+    """Follow until the step of that number, from 0; return whether there was one."""
+    steps: list[int] = []
+    with led.files.open() as remote_log, mock.patch.object(os, "fsync", _dying(step, steps)):
+        try:
+            context = led.beside(remote_log).context
+            with Follower.open(context, ORDERS_0, led.directory, leader=led) as follower:
+                follow(follower)
+        except Died:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("begin", range(4))
+def test_a_killed_follower_starts_or_continues(tmp_path: Path, begin: int) -> None:
+    """Every fourth moment: each run continues what the one before it left, killed one moment later."""
+    kept = {"orders": ENABLED | {"local.retention.ms": 1}}
+    led = LedPartition(a_copied_remote_log(tmp_path, topics=kept, remote_log_index_rotation_bytes=1))
+    led.trim(before=10)
+
+    for step in range(begin, MOST_STEPS, 4):
+        if not _killed_at(led, step):
+            break
+        led.append(1)
+    else:
+        pytest.fail("the follower has more steps than that")
+
+    report = led.follow()
+    assert led.follower_content() == led.content(report.local_start_offset)
+    assert report.indexed == 3
+    epochs = read_leader_epochs(led.directory / "orders-0" / "leader-epoch-checkpoint")
+    assert epochs == (EpochEntry(0, 0),)
+    with led.as_local_log().open() as remote_log:
+        assert_clean(remote_log)
