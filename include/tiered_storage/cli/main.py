@@ -68,8 +68,6 @@ COMMANDS = {
     "restore": {
         "restore": "Restore a topic, or part of it, from the store: into a broker's log directory, or into a running "
         "cluster.",
-    },
-    "follow": {
         "follow": "Follow a partition of the running cluster into a log directory, from where the remote log lets it "
         "start.",
         "move-partition": "Move a partition to another log directory, with its remote log index. Nobody may run in "

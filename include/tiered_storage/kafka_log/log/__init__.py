@@ -4,4 +4,4 @@
 log directory. `recovery` opens a log after a crash.
 """
 
-__all__ = ["log_config", "log_directory_writer"]
+__all__ = ["local_log", "log_config", "log_directory_writer"]

@@ -109,14 +109,16 @@ class FollowedDirectory:
 
     def close(self) -> None:
         """Write all logs to disk, the checkpoints, and, if the directory was clean, the clean-shutdown mark."""
-        for log in self._logs.values():
-            log.close()
-        for partition, log in self._logs.items():
-            self._write_checkpoints(partition, log)
-        if self._was_clean:
-            mark = {"version": 0, "brokerEpoch": UNKNOWN_BROKER_EPOCH}
-            replace_file(self.root / CLEAN_SHUTDOWN, json.dumps(mark, separators=(",", ":")).encode())
-        self._lock.release()
+        try:
+            for log in self._logs.values():
+                log.close()
+            for partition, log in self._logs.items():
+                self._write_checkpoints(partition, log)
+            if self._was_clean:
+                mark = {"version": 0, "brokerEpoch": UNKNOWN_BROKER_EPOCH}
+                replace_file(self.root / CLEAN_SHUTDOWN, json.dumps(mark, separators=(",", ":")).encode())
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Close without writing anything, as after an error: the next one to open the directory recovers it."""

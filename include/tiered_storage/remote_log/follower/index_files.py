@@ -116,15 +116,15 @@ class RemoteIndexFiles:
         in the files then.
         """
         expired = self._expire(log_start_offset)
-        wanted = [
-            each for each in _without_overlaps(ranges) if each[1] >= max(log_start_offset, self._first_kept(ranges))
-        ]
+        wanted = [each for each in _without_overlaps(ranges) if each[1] >= log_start_offset]
         finished_at = {start: covered.segment.event_timestamp for start, _, covered in wanted}
         for trio in self._trios:
             trio.begun_at = finished_at.get(trio.base_offset, trio.begun_at)
-        same = self._agreeing(wanted)
-        removed = len(self.segments) - same
-        self._keep(same)
+        # A trio is deleted as a whole: until then its first segments may be below the log start.
+        passed = sum(1 for each in self.segments if each.end_offset < log_start_offset)
+        same = self._agreeing(passed, wanted)
+        removed = len(self.segments) - passed - same
+        self._keep(passed + same)
         try:
             for start, end, covered in wanted[same:]:
                 self._gather(covered, _entries(covered, start, end, storage))
@@ -148,10 +148,6 @@ class RemoteIndexFiles:
         contents = (self._path(trio.base_offset, suffix).read_bytes() for suffix in _SUFFIXES)
         return RemoteIndexes.parse(str(self._path(trio.base_offset, LOG_INDEX)), trio.base_offset, *contents)
 
-    def _first_kept(self, ranges: Sequence[CoveredRange]) -> int:
-        """Return the first offset to cover: a trio is deleted as a whole, and the oldest one may begin below it."""
-        return self._trios[0].base_offset if self._trios else (ranges[0].start_offset if ranges else 0)
-
     def _expire(self, log_start_offset: int) -> int:
         over = [trio for trio in self._trios if trio.segments[-1].end_offset < log_start_offset]
         for trio in over:
@@ -159,10 +155,10 @@ class RemoteIndexFiles:
         self._trios = self._trios[len(over) :]
         return len(over)
 
-    def _agreeing(self, wanted: Sequence[tuple[int, int, CoveredRange]]) -> int:
-        """Return how many segments at the start of the files are those of `wanted`."""
+    def _agreeing(self, passed: int, wanted: Sequence[tuple[int, int, CoveredRange]]) -> int:
+        """Return how many segments in the files, after the first `passed` ones, are those of `wanted`."""
         same = 0
-        for found, (start, end, covered) in zip(self.segments, wanted, strict=False):
+        for found, (start, end, covered) in zip(self.segments[passed:], wanted, strict=False):
             if found != IndexedSegment(start, end, _object_name(covered)):
                 break
             same += 1
