@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import shutil
 import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
@@ -50,10 +54,21 @@ def _copied_and_trimmed(site: LiveSite) -> int:
     return trimmed
 
 
+@dataclass(frozen=True, slots=True)
+class _LocalSite(LiveSite):
+    """The same remote log over a log directory, which `settings` name."""
+
+    def written(self, usual: Mapping[str, Any]) -> Path:
+        path = self.root / "local.yaml"
+        topics = {topic: {"remote.storage.enable": True} for topic in self.topics}
+        path.write_text(
+            yaml.safe_dump({"state.directory": str(self.root / "state"), "topics": topics, **usual, **self.settings})
+        )
+        return path
+
+
 def _over(site: LiveSite, directory: Path) -> LiveSite:
-    """Return the same remote log over a log directory."""
-    own = {"log.dirs": [str(directory)], "bootstrap.servers": None}
-    return LiveSite(site.kafka, site.root, site.topics, {**site.settings, **own})
+    return _LocalSite(site.kafka, site.root, site.topics, {"log.dirs": [str(directory)]})
 
 
 def test_it_has_what_is_local_reads_what_is_remote_and_copies_on(site: LiveSite, tmp_path: Path) -> None:
@@ -114,20 +129,23 @@ def test_a_broker_that_lost_its_disk_takes_the_directory_over_and_leads(
         site = LiveSite(leader, tmp_path, (topic,))
         with lost:
             leader.client.create_topic(topic, 1, SMALL_SEGMENTS | LONG, replicas=[[2, 1]])
-            sent = leader.client.produce(topic, varied_records(500, seed=1), batch_num_messages=20)
+            leader.client.produce(topic, varied_records(500, seed=1), batch_num_messages=20)
         trimmed = _copied_and_trimmed(site)
         shutil.rmtree(lost.log_dir / f"{topic}-0")
         row = _follow(site, lost.log_dir)
         assert row["local_start"] == trimmed
         with lost:
             leader.client.elect_preferred(topic)
-            sent += lost.client.produce(topic, varied_records(500, seed=2), batch_num_messages=20)
+            lost.client.produce(topic, varied_records(500, seed=2), batch_num_messages=20)
             assert site.copied()
             wait_for(
                 lambda: _content(lost.log_dir, topic, trimmed) == _content(leader.log_dir, topic, trimmed),
                 seconds=SECONDS,
             )
-            assert lost.client.consume_all(topic) == sent[trimmed:]
-            read = site.run("read", topic, 0, "--offset", 0, "--end-offset", len(sent), "--json")
-            assert len(read.out.splitlines()) == len(sent)
+            remote = [(each.start_offset, each.end_offset) for each in _remote(site)]
+            assert [start for start, _ in remote] == [0, *(end + 1 for _, end in remote[:-1])]
+            end = remote[-1][1] + 1
+            assert trimmed < row["end_offset"] < end
+            read = site.run("read", topic, 0, "--offset", 0, "--end-offset", end, "--json")
+            assert len(read.out.splitlines()) == end
             site.audited()
