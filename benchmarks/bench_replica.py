@@ -37,17 +37,28 @@ def settings(root: Path, servers: str) -> Path:
     return config
 
 
-def run(config: Path, *command: object) -> float:
-    """Run `tiered-storage` and return how long it took (s)."""
+def copy(config: Path) -> None:
+    """Copy all that is closed, in a process of its own."""
     program = str(Path(sys.executable).with_name("tiered-storage"))
-    begun = time.perf_counter()
-    subprocess.run([program, *map(str, command), "--config", str(config)], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begun
+    subprocess.run([program, "copy", "--config", str(config)], check=True, stdout=subprocess.DEVNULL)
 
 
 def replica(config: Path, topic: str, directory: Path) -> float:
     """Build a replica of one partition in a new directory, and return how long that took (s)."""
-    seconds = run(config, "follow", topic, 0, "--directory", directory)
+    from tiered_storage.clock import wall_clock  # noqa: PLC0415 - slow to import
+    from tiered_storage.remote_log.context import store_options  # noqa: PLC0415 - as above
+    from tiered_storage.remote_log.follower.follower import Follower, follow  # noqa: PLC0415 - as above
+    from tiered_storage.remote_log.manager import RemoteLogManager  # noqa: PLC0415 - as above
+    from tiered_storage.settings.settings import load_settings  # noqa: PLC0415 - as above
+
+    loaded = load_settings(config)
+    with RemoteLogManager.open(loaded, wall_clock, store_options(loaded)) as remote_log:
+        begun = time.perf_counter()
+        partition = remote_log.find_partition(topic, 0)
+        with Follower.open(remote_log.context, partition, directory) as follower:
+            report = follow(follower)
+        seconds = time.perf_counter() - begun
+    print(f"  {topic}: {report.fetched_bytes >> 20} MiB fetched from offset {report.local_start_offset} on")
     shutil.rmtree(directory)
     return seconds
 
@@ -63,8 +74,9 @@ def main() -> int:
             kafka.client.create_topic(topic, PARTITIONS, {"segment.bytes": str(SEGMENT_BYTES)})
             produce(kafka.bootstrap_servers, PARTITIONS * given.mib << 20, topic)
         config = settings(root, kafka.bootstrap_servers)
-        run(config, "copy")
-        replica(config, TIERED, root / "first")
+        copy(config)
+        for topic in (TIERED, PLAIN):
+            replica(config, topic, root / "first")
         took: dict[str, list[float]] = {TIERED: [], PLAIN: []}
         for number in range(given.rounds):
             for topic, seconds in took.items():

@@ -60,7 +60,7 @@ def test_it_starts_at_the_leaders_first_local_offset_with_epochs_and_producers_o
 
     report = led.follow()
 
-    assert [start.offset for start in report.starts] == [SEGMENT_OFFSETS]
+    assert [(start.offset, start.rebuilt_from) for start in report.starts] == [(SEGMENT_OFFSETS, None)]
     assert (report.log_start_offset, report.local_start_offset, report.log_end_offset) == (0, 10, 35)
     assert led.follower_content() == led.content(SEGMENT_OFFSETS)
     partition = led.directory / "orders-0"
