@@ -20,13 +20,16 @@ from support.remote_logs import (
     topic_id,
 )
 from support.storages import StagedStorage
+from support.transactions import COMMIT, data
 from tiered_storage.errors import (
+    ClusterUnreachableError,
     ConfigurationError,
     InvalidLogDirectoryError,
     LineageContradictedError,
     LogDirectoryLockedError,
     RemoteObjectNotFoundError,
     RemoteStorageError,
+    TieredStorageError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
@@ -67,6 +70,30 @@ def test_it_starts_at_the_leaders_first_local_offset_with_epochs_and_producers_o
     assert read_leader_epochs(partition / LEADER_EPOCH_CHECKPOINT) == (EpochEntry(0, 0),)
     assert read_producer_snapshot(producer_snapshot_path(partition, SEGMENT_OFFSETS)) == ()
     assert led.fetched[0] == SEGMENT_OFFSETS
+
+
+@pytest.mark.parametrize("lacking", [None, IndexKind.PRODUCER_SNAPSHOT])
+def test_it_knows_producers_whose_records_are_remote_only(led: LedPartition, lacking: IndexKind | None) -> None:
+    with led.log() as log:
+        for sequence in range(4):
+            log.append_encoded_batch(data(0, 20, sequence, transactional=True))
+        log.roll()
+        log.append_encoded_batch(data(0, 20, 4, transactional=True))
+        start = log.segments[-1].base_offset
+        log.append_end_marker(20, 0, COMMIT)
+    with led.files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        led.trim(before=start)
+        storage = StagedStorage(remote_log.context.storage)
+        storage.lacks = lacking
+        context = replace(led.beside(remote_log).context, storage=storage)
+        with Follower.open(context, ORDERS_0, led.directory, leader=led) as follower:
+            [begun] = follow(follower).starts
+
+    assert (begun.offset, begun.rebuilt_from) == (start, None if lacking is None else 0)
+    [producer] = read_producer_snapshot(producer_snapshot_path(led.directory / "orders-0", start))
+    assert [producer] == list(read_producer_snapshot(producer_snapshot_path(led.files.partition_directory(), start)))
+    assert (producer.producer_id, producer.current_transaction_first_offset) == (20, 35)
 
 
 def test_it_may_start_after_the_last_remote_offset(led: LedPartition) -> None:
@@ -325,6 +352,25 @@ def test_an_outage_of_the_store_does_not_keep_it_from_following(led: LedPartitio
 
     assert ["down" in finding.message for finding in report.findings] == [True]
     assert report.log_end_offset == 45
+
+
+def test_one_that_stays_follows_what_comes_and_survives_an_unreachable_cluster(led: LedPartition) -> None:
+    def fail() -> None:
+        raise ClusterUnreachableError("no broker answers")
+
+    turns = iter([lambda: None, fail, led.append, lambda: None, lambda: None])
+    errors: list[TieredStorageError] = []
+
+    def is_wanted() -> bool:
+        led.before_fetch = next(turns, None) or led.before_fetch
+        return len(led.fetched) < 4
+
+    with led.follower() as follower:
+        report = follow(follower, stays=True, is_wanted=is_wanted, on_error=errors.append)
+
+    assert [str(error) for error in errors] == ["no broker answers"]
+    assert report.log_end_offset == 40
+    assert led.follower_content() == led.content()
 
 
 def test_it_begins_at_the_log_start_over_both_tiers(led: LedPartition) -> None:

@@ -137,10 +137,10 @@ def test_a_segment_that_a_later_leader_truncated_is_indexed_up_to_there(led: Led
     with led.files.open() as remote_log:
         first, second, _ = _ranges(remote_log)
         files = RemoteIndexFiles(directory, ONE_FILE)
-        files.sync([first, CoveredRange(second.segment, 14)], remote_log.context.storage, 0)
+        files.sync([first, CoveredRange(second.segment, 12)], remote_log.context.storage, 0)
 
-    assert [each.end_offset for each in files.segments] == [9, 14]
-    assert files.chunk_for_offset(15) is None
+    assert [each.end_offset for each in files.segments] == [9, 12]
+    assert files.chunk_for_offset(13) is None
 
 
 def test_where_segments_overlap_each_offset_is_indexed_once(led: LedPartition, directory: Path) -> None:

@@ -74,6 +74,7 @@ def test_nothing_goes_while_deletions_are_stopped(led: LedPartition) -> None:
 def test_the_leader_epochs_of_what_went_stay(led: LedPartition) -> None:
     led.epoch = 1
     led.append(2)
+    led.trim(before=10)
     led.follow()
 
     epochs = (led.directory / "orders-0" / "leader-epoch-checkpoint").read_text().split()
