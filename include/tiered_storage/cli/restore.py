@@ -15,7 +15,7 @@ import typer
 from tiered_storage.cli.common.output import Output, show_size
 from tiered_storage.cli.common.session import ConfigOption, DryRunOption, JsonOption, PartitionsOption, opened
 from tiered_storage.clock import wall_clock
-from tiered_storage.errors import ConfigurationError, UnknownPartitionError
+from tiered_storage.errors import ConfigurationError, TieredStorageError, UnknownPartitionError
 from tiered_storage.kafka_wire.connections.client_properties import read_client_properties
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.restore.cluster import ClusterTarget
 
 _REPORT_SECONDS = 5
+_PAUSE_SECONDS = 5.0
+"""Between an error and the next attempt of a follower that stays."""
 _PLAN_COLUMNS = ("partition", "start offset", "end offset", "segments", "bytes")
 _DIRECTORY_COLUMNS = (*_PLAN_COLUMNS, "records", "was there")
 _CLUSTER_COLUMNS = ("partition", "start offset", "end offset", "sent", "found")
@@ -254,6 +256,11 @@ def follow(
     from tiered_storage.remote_log.follower.follower import follow as follow_leader
 
     output = Output(as_json)
+
+    def report_and_wait(error: TieredStorageError) -> None:
+        output.say(f"note: {error}")
+        ended.wait(_PAUSE_SECONDS)
+
     with opened(config, output) as remote_log, _until_signal() as ended:
         found = _followed_partition(remote_log, topic, partition)
         with Follower.open(remote_log.context, found, directory, node_id=node_id) as follower:
@@ -262,7 +269,7 @@ def follow(
                 stays=stay,
                 is_wanted=lambda: not ended.is_set(),
                 clock=wall_clock,
-                on_error=lambda error: output.say(f"note: {error}"),
+                on_error=report_and_wait,
             )
     _show_followed(report, directory, output)
 
