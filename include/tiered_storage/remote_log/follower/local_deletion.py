@@ -4,8 +4,8 @@
               retention is over
     expired   total retention is over: then also if it was never copied
 
-The topic's rights and the stop of all deletions hold here too: nothing goes before somebody allowed local deletion. A
-topic that is not tiered is kept as its leader keeps it: what is below the leader's log start goes.
+The topic's rights and the stop of all deletions hold here too: nothing goes before somebody allowed local deletion. So
+nothing of a topic that is not tiered goes.
 """
 
 from __future__ import annotations
