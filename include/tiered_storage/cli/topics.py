@@ -78,6 +78,10 @@ Check: TypeAlias = Callable[[RemoteLogContext, TopicIdPartition, KnownTopics], N
 _DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 
 
+class _ShortMarginError(ConfigurationError):
+    """A topic whose brokers delete records too soon for it to be enabled."""
+
+
 @app.command("list")
 def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show every topic of the log directories or the running cluster, and of the remote log, with its settings."""
@@ -240,6 +244,8 @@ def _change(
                     raise
                 is_kafkas = any(each.tiered_by_kafka for one in of_name for each in found.local_of(one))
                 (notes if is_kafkas else refused).append(f"left alone: {error}" if is_kafkas else str(error))
+                if isinstance(error, _ShortMarginError):
+                    notes += _kept_off(remote_log.context, of_name, found)
             else:
                 notes += _notes_on_name(name, found) if enables_pattern else []
         if enables_pattern is not None and is_pattern(named):
@@ -354,7 +360,29 @@ def _refuse_short_margin(context: RemoteLogContext, named: NamedPartition, log: 
     least = context.settings.enable_min_retention_margin_ms
     why = why_margin_is_short(named.configs, resolved, least, rate)
     if why is not None:
-        raise ConfigurationError(f"topic {partition.topic} was not enabled: {why}")
+        raise _ShortMarginError(f"topic {partition.topic} was not enabled: {why}")
+
+
+def _kept_off(context: RemoteLogContext, incarnations: Sequence[TopicIdPartition], found: KnownTopics) -> list[str]:
+    """Record the local `incarnations` without a decision as disabled, so that no pattern enables them; return notes.
+
+    One that is enabled already, by an earlier pattern or the settings file, stays enabled.
+    """
+    notes = []
+    for one in incarnations:
+        start = context.decided_topic(one)
+        if start.remote_storage_enable or not found.local_of(one):
+            continue
+
+        def unless_decided(known: Topic | None, start: Topic = start) -> Topic:
+            return known or start
+
+        context.topics.change(one.cluster_id, one.topic_id, unless_decided)
+        notes.append(
+            f"topic {one.topic} stays disabled, although the pattern matches it: once its brokers keep records longer, "
+            f"'tiered-storage topics enable {one.topic}' enables it"
+        )
+    return notes
 
 
 def _refuse_decisions(names: Iterable[str]) -> None:

@@ -147,3 +147,34 @@ def test_a_topic_with_a_setting_that_is_no_number_is_named_and_the_others_are_li
     assert mentions(listed.err, "orders-0: left out", "topic orders", "segment.bytes='many'")
     assert refused.exit_code == 1
     assert mentions(refused.err, "topic orders", "segment.bytes='many'")
+
+
+SHORT = {"retention.ms": "3600000"}
+"""A retention that a day's outage would eat."""
+
+
+def test_a_pattern_does_not_enable_a_topic_that_its_margin_refuses(site: Site) -> None:
+    site.cluster.topics |= {"orders-a": {}, "orders-b": SHORT}
+
+    enabled = site.topics("enable", "orders-.*")
+
+    assert enabled.exit_code == 1
+    assert mentions(enabled.document["troubles"][0]["message"], "topic orders-b", "retention.ms=3600000")
+    assert mentions(enabled.document["notices"][0], "orders-b", "topics enable orders-b")
+    assert {row["topic"]: row["remote.storage.enable"] for row in enabled.rows} == {"orders-a": True, "orders-b": False}
+    site.cluster.topics["orders-c"] = {}
+    assert site.enabled() == {"orders-a", "orders-c"}
+    site.cluster.topics["orders-b"] = {}
+    assert site.enabled() == {"orders-a", "orders-c"}
+    assert site.topics("enable", "orders-.*").exit_code == 0
+    assert site.enabled() == {"orders-a", "orders-b", "orders-c"}
+
+
+def test_a_topic_that_is_enabled_stays_so_if_its_margin_is_short_when_a_pattern_enables_it_again(site: Site) -> None:
+    site.cluster.topics["orders-a"] = {}
+    assert site.topics("enable", "orders-.*").exit_code == 0
+    site.cluster.topics |= {"orders-a": SHORT, "orders-b": SHORT}
+
+    assert site.topics("enable", "orders-.*").exit_code == 1
+
+    assert site.enabled() == {"orders-a", "orders-b"}
