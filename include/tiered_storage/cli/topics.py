@@ -336,7 +336,8 @@ def _refuse_to_enable(context: RemoteLogContext, topic: TopicIdPartition, found:
         )
     for one in found.local_of(topic):
         refuse_log(one)
-        log = None
+        # The limit by age needs no look: it also refuses a topic whose log cannot be read.
+        _refuse_short_margin(context, one, None)
         # Read the log only if retention.bytes limits the topic: the check then needs its write rate.
         if one.configs is None or one.configs.retention_bytes >= 0:
             try:
@@ -347,7 +348,7 @@ def _refuse_to_enable(context: RemoteLogContext, topic: TopicIdPartition, found:
             if log is None:
                 continue
             refuse_log(log)
-        _refuse_short_margin(context, one, log)
+            _refuse_short_margin(context, one, log)
 
 
 def _refuse_short_margin(context: RemoteLogContext, named: NamedPartition, log: PartitionLog | None) -> None:

@@ -14,6 +14,7 @@ import yaml
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
+from support.bad_clusters import without_patience
 from support.command_line import CommandResult, mentions, run
 from tiered_storage.kafka_wire.connections.apis import DESCRIBE_CONFIGS, METADATA
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress
@@ -29,13 +30,18 @@ PARTITION = {
 
 @dataclass
 class Cluster:
-    """One broker, at `address`. `topics` are those that the login may see, with the settings that it shows of each."""
+    """One broker, at `address`, that answers nothing about a partition's log.
+
+    `topics` are those that the login may see, with the settings that it shows of each.
+    """
 
     topics: dict[str, dict[str, str]] = field(default_factory=dict)
     address: BrokerAddress = field(default_factory=lambda: BrokerAddress("127.0.0.1", 1))
 
-    def answer(self, asked: Asked) -> bytes:
+    def answer(self, asked: Asked) -> bytes | None:
         answers = {METADATA.key: self.metadata, DESCRIBE_CONFIGS.key: self.described}
+        if asked.key not in answers:
+            return None
         values = {
             "throttle_time": timedelta(0),
             "error_code": ErrorCode.none,
@@ -178,3 +184,16 @@ def test_a_topic_that_is_enabled_stays_so_if_its_margin_is_short_when_a_pattern_
     assert site.topics("enable", "orders-.*").exit_code == 1
 
     assert site.enabled() == {"orders-a", "orders-b"}
+
+
+def test_a_short_retention_refuses_a_topic_whose_log_cannot_be_read(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_patience(monkeypatch)
+    site.cluster.topics |= {"orders": {**SHORT, "retention.bytes": "1000000000"}, "clicks": {"retention.bytes": "1000"}}
+
+    refused, enabled = site.topics("enable", "orders"), site.topics("enable", "clicks")
+
+    assert (refused.exit_code, enabled.exit_code) == (1, 0)
+    assert mentions(refused.err, "topic orders", "retention.ms=3600000")
+    assert site.enabled() == {"clicks"}
