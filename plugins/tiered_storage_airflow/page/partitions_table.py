@@ -47,7 +47,7 @@ _KEYS: dict[SortedBy, Callable[[PartitionMetrics], Any]] = {
     SortedBy.LAG: lambda each: (each.lag or _NO_LAG).size,
     SortedBy.SEGMENTS: lambda each: (each.lag or _NO_LAG).segments,
     SortedBy.AGE: lambda each: -1 if each.lag is None or each.lag.ms is None else each.lag.ms,
-    SortedBy.TAIL: lambda each: each.tail_size,
+    SortedBy.TAIL: lambda each: each.tail_size or 0,
     SortedBy.REMOTE: lambda each: each.segments.remote_size,
     SortedBy.TROUBLE: lambda each: len(list(each.troubles)),
 }
@@ -123,11 +123,11 @@ def _heading(sorted_by: SortedBy, wanted: Wanted) -> Markup:
 
 
 def _row(root: str, each: PartitionMetrics) -> Iterator[str]:
-    lag, partition = each.lag, each.partition
+    lag, partition, unknown = each.lag, each.partition, "not known" if each.is_copied else ""
     yield link(of_partition(root, partition), str(partition)) if partition.topic_id else str(partition)
-    yield "" if lag is None else number(lag.segments)
-    yield "" if lag is None else size(lag.size)
-    yield "" if lag is None or not lag.segments else "not known" if lag.ms is None else span(lag.ms)
-    yield "" if lag is None else size(each.tail_size)
+    yield unknown if lag is None else number(lag.segments)
+    yield unknown if lag is None else size(lag.size)
+    yield unknown if lag is None else "" if not lag.segments else "not known" if lag.ms is None else span(lag.ms)
+    yield unknown if each.tail_size is None or not each.is_copied else size(each.tail_size)
     yield size(each.segments.remote_size)
     yield "; ".join(each.troubles)

@@ -108,7 +108,10 @@ def _lag_now(topic: TopicMetrics, taken_at: int) -> Iterator[tuple[str, str]]:
     if topic.lag is not None:
         yield "closed and not copied", f"{size(topic.lag.size)}, {topic.lag.segments:,} segments"
         yield "the oldest of it", "no record" if not topic.lag.segments else _age(topic.lag.ms)
-        yield "not copied at all", size(topic.tail_size)
+    elif topic.is_copied:
+        yield "closed and not copied", "not known"
+    if topic.is_copied:
+        yield "not copied at all", "not known" if topic.tail_size is None else size(topic.tail_size)
     yield "remote", f"{size(topic.segments.remote_size)}, {topic.segments.remote:,} segments"
     yield "as of", moment(taken_at)
 

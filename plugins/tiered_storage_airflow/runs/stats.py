@@ -30,11 +30,13 @@ def emit_metrics(topics: Iterable[TopicMetrics], cluster: str | None) -> None:
         if lag is not None:
             gauge("copy_lag_segments", lag.segments, each.topic)
             gauge("copy_lag_bytes", lag.size, each.topic)
-            gauge("untiered_tail_bytes", each.tail_size, each.topic)
-            gauge("untiered_tail_offsets", each.tail, each.topic)
-            gauge("missing_offsets", each.missing, each.topic)
             if lag.ms is not None:
                 gauge("copy_lag_seconds", lag.ms / 1000, each.topic)
+        if each.is_copied:
+            if each.tail_size is not None:
+                gauge("untiered_tail_bytes", each.tail_size, each.topic)
+            gauge("untiered_tail_offsets", each.tail, each.topic)
+            gauge("missing_offsets", each.missing, each.topic)
             gauge("short_retention_margins", each.short_margins, each.topic)
             gauge("lowered_limits", each.lowered, each.topic)
             if each.margin_ms is not None:

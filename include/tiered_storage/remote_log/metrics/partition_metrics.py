@@ -159,31 +159,38 @@ class BrokerRetention:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetrics:
-    """One partition. `lag` is None if nothing of it is to be copied, or its local log could not be read: `problem`.
+    """One partition. `lag` is None if nothing of it is to be copied, its local log could not be read (`problem`), or
+    the snapshot read none of its records (`is_lag_unknown`).
 
     `tail_size` is the size in bytes of the stable records that are not remote yet; an estimate where only brokers see
-    the segments, as that of the lag then is. `retention` is None of what is not copied from a running cluster.
-    `used_percent` and `local_used_percent` are the shares of retention.bytes and local.retention.bytes that both tiers,
-    or the local log, take: 0 without a limit, None if it is not known.
+    the segments, as that of the lag then is; None: not known. `retention` is None of what is not copied from a running
+    cluster. `used_percent` and `local_used_percent` are the shares of retention.bytes and local.retention.bytes that
+    both tiers, or the local log, take: 0 without a limit, None if it is not known.
     """
 
     partition: TopicIdPartition
     offsets: TierOffsets
     segments: SegmentMetrics
     lag: CopyLag | None = None
-    tail_size: int = 0
+    tail_size: int | None = 0
     violated: tuple[OffsetRule, ...] = ()
     problem: str | None = None
     retention: BrokerRetention | None = None
     used_percent: int | None = None
     local_used_percent: int | None = None
+    is_lag_unknown: bool = False
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether copies take what is not remote of it, and its local log could be read."""
+        return self.lag is not None or self.is_lag_unknown
 
     @property
     def troubles(self) -> Iterator[str]:
         """What needs attention, in words."""
         for rule in self.violated:
             yield f"offsets violate {rule}"
-        if self.lag is not None and self.offsets.missing:
+        if self.is_copied and self.offsets.missing:
             yield f"{self.offsets.missing:,} offsets were deleted locally and never copied"
         if self.segments.stuck:
             yield f"{self.segments.stuck:,} stuck copies"
@@ -197,14 +204,18 @@ class PartitionMetrics:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetrics:
-    """A topic: the sums over its partitions, of every incarnation; `lag` is None if no partition has one."""
+    """A topic: the sums over its partitions, of every incarnation.
+
+    Partitions whose lag or tail is unknown do not count. `lag` is None if no partition has one, or all that is known
+    is that some do not lag; likewise `tail_size`.
+    """
 
     topic: str
     partitions: int
     segments: SegmentMetrics
     lag: CopyLag | None
     tail: int
-    tail_size: int
+    tail_size: int | None
     missing: int
     unreadable: int
     violating: dict[OffsetRule, int]
@@ -217,12 +228,16 @@ class TopicMetrics:
     """How many partitions have a margin below enable.min.retention.margin.ms."""
     lowered: int = 0
     """How many limits of it the brokers lowered."""
+    is_copied: bool = False
+    """Whether one of its partitions is; see PartitionMetrics."""
 
     @classmethod
     def of(cls, topic: str, partitions: Iterable[PartitionMetrics]) -> TopicMetrics:
         """Add up `partitions`, all of `topic`."""
         found = list(partitions)
         lags = [each.lag for each in found if each.lag is not None]
+        lag = sum(lags, CopyLag()) if lags else None
+        tail_size = sum(each.tail_size or 0 for each in found)
         troubled = [(each, list(each.troubles)) for each in found]
         named = [(each, troubles) for each, troubles in troubled if troubles][:MOST_NAMED]
         retentions = [each.retention for each in found if each.retention is not None]
@@ -230,16 +245,17 @@ class TopicMetrics:
             topic,
             len(found),
             sum((each.segments for each in found), SegmentMetrics()),
-            sum(lags, CopyLag()) if lags else None,
-            sum(each.offsets.tail for each in found if each.lag is not None),
-            sum(each.tail_size for each in found),
-            sum(each.offsets.missing for each in found if each.lag is not None),
+            None if lag == CopyLag() and any(each.is_lag_unknown for each in found) else lag,
+            sum(each.offsets.tail for each in found if each.is_copied),
+            tail_size or (None if any(each.tail_size is None for each in found) else 0),
+            sum(each.offsets.missing for each in found if each.is_copied),
             sum(each.problem is not None for each in found),
             {rule: sum(rule in each.violated for each in found) for rule in OffsetRule},
             tuple(f"{each.partition}: {'; '.join(troubles)}" for each, troubles in named),
             min((each.margin_ms for each in retentions if each.margin_ms is not None), default=None),
             sum(each.is_short for each in retentions),
             max((len(each.lowered) for each in retentions), default=0),
+            any(each.is_copied for each in found),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -38,9 +38,12 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.context import RemoteLogContext
 
 MOST_SAMPLES = 1000
-"""How many records one snapshot reads to learn how old they are; the next ones read the others."""
+"""How many records one snapshot reads to learn how old they are. Others have no age; later ones read the others."""
 MOST_RATES = 200
 """Of how many partitions with a retention.bytes one snapshot asks how fast they are written; others have no margin."""
+_MINUTE_MS = 60_000
+_GOLDEN_RATIO = 0.618033988749895
+"""Multiples of it, without their whole part, are spread evenly over 0 to 1."""
 MOST_LISTED = 100
 """How many partitions one snapshot lists the segments of, because the sums leave a doubt."""
 
@@ -61,9 +64,9 @@ class Samples:
     left: int = 0
     """How many more this snapshot may read."""
 
-    def get(self, partition: TopicIdPartition, offset: int, read: Callable[[], Sample]) -> Sample:
-        """Return what is known of the record at `offset`, or `read` it; an empty sample if that fails."""
-        at, sample = self.known.get(partition, (-1, Sample(None)))
+    def get(self, partition: TopicIdPartition, offset: int, read: Callable[[], Sample]) -> Sample | None:
+        """Return what is known of the record at `offset`, or `read` it; None if that fails, or none may be read."""
+        at, sample = self.known.get(partition, (-1, None))
         if at == offset:
             return sample
         if self.left > 0:
@@ -71,7 +74,7 @@ class Samples:
             with suppress(TieredStorageError, OSError):
                 self.known[partition] = (offset, read())
                 return self.known[partition][1]
-        return Sample(None)
+        return None
 
 
 def take_metrics(
@@ -105,11 +108,11 @@ class _Snapshot:
 
     def take(self) -> RemoteLogMetrics:
         found: dict[TopicIdPartition, PartitionMetrics] = {}
-        unreadable, problem = dict[tuple[str, int | None], str](), None
+        unreadable = dict[tuple[str, int | None], str]()
         known = {**self._totals, **self._states}
+        logs, problem = self._logs(known)
         try:
-            logs = configured_partitions(self._context.source)
-            for log in LostIdentities(known, self._context.segments).recognised(logs):
+            for log in self._in_turn(logs):
                 if log.is_internal:
                     continue
                 if isinstance(log, UnreadablePartition):
@@ -129,6 +132,27 @@ class _Snapshot:
         in_order = sorted(found.values(), key=lambda each: (each.partition.topic, each.partition))
         self._samples.known = {each: self._samples.known[each] for each in self._samples.known if each in found}
         return RemoteLogMetrics(self._now, self._passed_ms(), tuple(in_order), problem, self._sized_ms)
+
+    def _logs(self, known: Collection[TopicIdPartition]) -> tuple[list[PartitionLog | UnreadablePartition], str | None]:
+        """Return the local logs, and why these are not all; None if they are."""
+        found: list[PartitionLog | UnreadablePartition] = []
+        try:
+            logs = configured_partitions(self._context.source)
+            # No comprehension: what was found before an error counts.
+            for log in LostIdentities(known, self._context.segments).recognised(logs):
+                found.append(log)  # noqa: PERF402
+        except TieredStorageError as error:
+            return found, str(error)
+        return found, None
+
+    def _in_turn(self, logs: list[PartitionLog | UnreadablePartition]) -> Iterator[PartitionLog | UnreadablePartition]:
+        """Yield `logs` from another place on at each moment.
+
+        The first ones get what one snapshot may ask for. So all get it in the end, also in runs that share no samples.
+        """
+        begin = int(len(logs) * (self._now / _MINUTE_MS * _GOLDEN_RATIO % 1))
+        yield from logs[begin:]
+        yield from logs[:begin]
 
     def _remote(self, partition: TopicIdPartition) -> PartitionMetrics:
         totals = self._totals.get(partition, _NOTHING)
@@ -172,12 +196,20 @@ class _Snapshot:
             return found
         try:
             lag, tail_size = self._lag(log, offsets)
-            found = replace(found, lag=lag, tail_size=tail_size, retention=self._retention(log, policy))
+            found = replace(
+                found,
+                lag=lag,
+                is_lag_unknown=lag is None,
+                tail_size=tail_size,
+                retention=self._retention(log, policy),
+            )
         except (TieredStorageError, OSError) as error:
             return replace(found, problem=str(error))
         return replace(
             found,
-            used_percent=_percent(found.segments.remote_size + tail_size, policy.settings.retention_bytes),
+            used_percent=_percent(
+                None if tail_size is None else found.segments.remote_size + tail_size, policy.settings.retention_bytes
+            ),
             local_used_percent=_percent(_local_size(log), policy.settings.local_retention_bytes),
         )
 
@@ -227,8 +259,8 @@ class _Snapshot:
             entry.start_offset < remote_end and (last is None or entry.epoch > last) for entry in log.leader_epochs
         )
 
-    def _lag(self, log: PartitionLog, offsets: TierOffsets) -> tuple[CopyLag, int]:
-        """Return the lag of a log, and the bytes of all its stable records that are not remote."""
+    def _lag(self, log: PartitionLog, offsets: TierOffsets) -> tuple[CopyLag | None, int | None]:
+        """Return the lag of a log, and the bytes of all its stable records that are not remote; None: not known."""
         start = max(offsets.next_copied or 0, log.log_start_offset)
         if start >= log.last_stable_offset:
             return CopyLag(), 0
@@ -247,27 +279,35 @@ class _Snapshot:
         )
         return CopyLag(len(due), sum(each.size for each in due), self._age(sample)), tail
 
-    def _unsegmented_lag(self, log: PartitionLog, unsegmented: UnsegmentedLog, start: int) -> tuple[CopyLag, int]:
+    def _unsegmented_lag(
+        self, log: PartitionLog, unsegmented: UnsegmentedLog, start: int
+    ) -> tuple[CopyLag | None, int | None]:
         """Return both of a log whose segments are unseen: by the sizes in the leader's files, or estimated."""
         partition = log.topic_id_partition
         sample = self._samples.get(
             partition, start, lambda: Sample(unsegmented.timestamp_at(start), unsegmented.bytes_an_offset(start))
         )
-        density = sample.bytes_an_offset or self._totals.get(partition, _NOTHING).density
+        density = (0.0 if sample is None else sample.bytes_an_offset) or self._totals.get(partition, _NOTHING).density
         size = int(density * (log.last_stable_offset - start))
+        tail_size = size if sample is not None or density else None
         age, whole = self._age(sample), unsegmented.rules.segment_bytes
         if unsegmented.closed_sizes is not None and unsegmented.elsewhere is None:
             sizes = unsegmented.closed_sizes(start, log.last_stable_offset - 1)
         else:
             sizes = (whole,) * (size // whole)
         if sizes:
-            return CopyLag(len(sizes), sum(sizes), age), size
+            return CopyLag(len(sizes), sum(sizes), age), tail_size
+        if sample is None:
+            # Less than a segment lags only once it is old.
+            return None, tail_size
         if age is not None and age > unsegmented.rules.tail_ms:
-            return CopyLag(1, size, age), size
-        return CopyLag(), size
+            return CopyLag(1, size, age), tail_size
+        return CopyLag(), tail_size
 
-    def _age(self, sample: Sample) -> int | None:
-        return None if sample.timestamp is None or sample.timestamp < 0 else max(0, self._now - sample.timestamp)
+    def _age(self, sample: Sample | None) -> int | None:
+        if sample is None or sample.timestamp is None or sample.timestamp < 0:
+            return None
+        return max(0, self._now - sample.timestamp)
 
 
 def _percent(size: int | None, limit: int) -> int | None:

@@ -103,6 +103,16 @@ def test_a_lag_that_is_not_known_is_not_sent(listener: StatsdListener) -> None:
     assert "airflow.remote_log.copy_lag_seconds.orders" not in found
 
 
+def test_the_tail_of_a_topic_whose_lag_is_not_known_is_sent_as_far_as_it_is_known(listener: StatsdListener) -> None:
+    unread = replace(partition_metrics("orders", 0), is_lag_unknown=True, tail_size=None)
+    emit_metrics([TopicMetrics.of("orders", [unread])], None)
+    found = listener.received_until("airflow.remote_log.offset_violations.orders")
+    assert found["airflow.remote_log.untiered_tail_offsets.orders"] == "40|g"
+    assert {"airflow.remote_log.copy_lag_bytes.orders", "airflow.remote_log.untiered_tail_bytes.orders"} & {
+        *found
+    } == set()
+
+
 def test_the_longest_topic_has_a_name_that_airflow_sends(listener: StatsdListener) -> None:
     longest = "a" * 249
     emit_metrics([topic(longest)], None)

@@ -72,6 +72,17 @@ def test_a_topic_of_which_nothing_is_copied_has_no_lag_at_all() -> None:
     assert TopicMetrics.of("orders", [partition_metrics("orders", 0)]).lag is None
 
 
+def test_a_topic_has_no_lag_if_all_that_is_known_is_that_some_partitions_have_none() -> None:
+    unknown = replace(partition_metrics("orders", 0), is_lag_unknown=True, tail_size=None)
+    caught_up, lagging = (partition_metrics("orders", 1, lag) for lag in (CopyLag(), CopyLag(1, 50, 9_000)))
+    known, some, none = (
+        TopicMetrics.of("orders", each) for each in ([lagging, unknown], [caught_up, unknown], [unknown])
+    )
+    assert (known.lag, known.tail_size, known.tail) == (CopyLag(1, 50, 9_000), 100, 80)
+    assert (some.lag, some.tail_size, some.tail) == (None, None, 80)
+    assert (none.lag, none.tail_size, none.tail, none.is_copied) == (None, None, 40, True)
+
+
 def test_only_some_of_the_partitions_in_trouble_are_named() -> None:
     bad = [partition_metrics("orders", number, CopyLag(), stuck=1) for number in range(3 * MOST_NAMED)]
     topic = TopicMetrics.of("orders", bad)

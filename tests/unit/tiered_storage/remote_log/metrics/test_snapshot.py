@@ -27,6 +27,7 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
+from tiered_storage.remote_log.metrics import snapshot
 from tiered_storage.remote_log.metrics.partition_metrics import (
     CopyLag,
     OffsetRule,
@@ -196,11 +197,27 @@ class OneLog:
         yield self.log
 
 
-def taken_of_a_cluster(files: RemoteLogFiles, stable_end: int, first_at: int, **unsegmented: Any) -> PartitionMetrics:
-    """Look at orders-0 as its brokers show it: up to `stable_end`, 100 bytes an offset, records since `first_at`."""
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """A source with logs that only their brokers see."""
+
+    logs: tuple[PartitionLog, ...]
+    is_configured: bool = True
+
+    def partitions(self) -> Iterator[PartitionLog]:
+        yield from self.logs
+
+
+def seen_at_brokers(partition: TopicIdPartition, stable_end: int, first_at: int, **unsegmented: Any) -> PartitionLog:
+    """Return a log as its brokers show it: up to `stable_end`, 100 bytes an offset, records since `first_at`."""
     rules = RollRules(1000, 60_000, 1 << 20, 4096, 1 << 20)
     unseen = UnsegmentedLog(rules, lambda _: 0, lambda _: 100.0, lambda _: first_at, lambda _: {}, **unsegmented)
-    log = PartitionLog(ORDERS_0, "orders-0", (), 0, stable_end, (), high_watermark=stable_end, unsegmented=unseen)
+    return PartitionLog(partition, str(partition), (), 0, stable_end, (), high_watermark=stable_end, unsegmented=unseen)
+
+
+def taken_of_a_cluster(files: RemoteLogFiles, stable_end: int, first_at: int, **unsegmented: Any) -> PartitionMetrics:
+    """Look at orders-0 as its brokers show it."""
+    log = seen_at_brokers(ORDERS_0, stable_end, first_at, **unsegmented)
     with files.open() as remote_log:
         return only(take_metrics(replace(remote_log.context, source=cast(SegmentSource, OneLog(log)))))
 
@@ -217,6 +234,36 @@ def test_less_than_a_segment_of_a_cluster_lags_once_it_is_overdue(tmp_path: Path
     old = taken_of_a_cluster(files, 30 + 5, files.clock() - 60_001)
     assert (young.lag, young.tail_size) == (CopyLag(), 500)
     assert old.lag == CopyLag(1, 500, 60_001)
+
+
+def test_the_lag_of_a_cluster_is_unknown_unless_a_record_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "MOST_SAMPLES", 0)
+    new, copied = a_remote_log(tmp_path / "new"), a_copied_remote_log(tmp_path / "copied")
+    nothing_remote, less_than_a_segment = taken_of_a_cluster(new, 55, NOW), taken_of_a_cluster(copied, 31, NOW)
+    assert (nothing_remote.lag, nothing_remote.tail_size, nothing_remote.problem) == (None, None, None)
+    assert (less_than_a_segment.lag, less_than_a_segment.is_copied) == (None, True)
+    assert less_than_a_segment.tail_size == SEGMENT_BYTES // 10
+    [whole_segments] = {taken_of_a_cluster(copied, 30 + 55, NOW).lag}
+    assert whole_segments is not None
+    assert (whole_segments.segments > 1, whole_segments.ms) == (True, None)
+
+
+def test_snapshots_without_earlier_samples_take_turns_over_the_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "MOST_SAMPLES", 10)
+    files, five_minutes = a_remote_log(tmp_path), 300_000
+    logs = Logs(tuple(seen_at_brokers(partition_of("orders", number), 55, NOW) for number in range(50)))
+    known: list[set[TopicIdPartition]] = []
+    with files.open() as remote_log:
+        context = replace(remote_log.context, source=cast(SegmentSource, logs))
+        for _ in range(12):
+            files.clock.now += five_minutes
+            known.append({each.partition for each in take_metrics(context).partitions if each.lag is not None})
+    assert [len(each) for each in known] == [10] * 12
+    assert set().union(*known) == {log.topic_id_partition for log in logs.logs}
 
 
 def test_the_lag_of_a_cluster_with_files_here_counts_its_leaders_closed_segments(tmp_path: Path) -> None:
