@@ -50,10 +50,11 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a height."""
+    """A bar of a height; one whose height is unknown is drawn over the whole height, in another colour."""
 
     height: float
     title: str
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class DrawnBar:
     width: float
     height: float
     title: str
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +103,14 @@ def strip(label: str, parts: Sequence[Part], ends: tuple[str, str]) -> Strip:
 
 
 def bars(label: str, of: Sequence[Bar], ends: tuple[str, str]) -> Bars:
-    """Return bars whose heights keep their proportions; none where all are 0."""
+    """Return bars whose heights keep their proportions; none where all are 0 and known."""
     highest = max((bar.height for bar in of), default=0)
-    if not highest:
+    if not highest and all(bar.is_known for bar in of):
         return Bars(label, (), ends)
     width, drawn = WIDTH / len(of), []
     for number, bar in enumerate(of):
-        height = max(_BARS * bar.height / highest, 1.0 if bar.height else 0.0)
-        drawn.append(DrawnBar(number * width, _BARS - height, width * 0.9, height, bar.title))
+        height = max(_BARS * bar.height / highest, 1.0) if bar.height else 0.0
+        if not bar.is_known:
+            height = float(_BARS)
+        drawn.append(DrawnBar(number * width, _BARS - height, width * 0.9, height, bar.title, bar.is_known))
     return Bars(label, drawn, ends)

@@ -121,12 +121,17 @@ def _age(milliseconds: int | None) -> str:
 
 
 def _lag_bars(topic: str, history: Sequence[LagPoint]) -> Bars | None:
-    """Return a bar for each point; a topic that a point does not name had no lag then."""
+    """Return a bar for each point."""
     if not history:
         return None
-    lags = [(point.at, point.topics.get(topic, TopicLag(0, 0, 0))) for point in history]
-    drawn = [Bar(lag.size, f"{moment(at)}: {size(lag.size)}, {lag.segments:,} segments") for at, lag in lags]
+    drawn = [_lag_bar(moment(point.at), point.lag_of(topic)) for point in history]
     return bars("Closed and not copied, over the last day", drawn, (moment(history[0].at), moment(history[-1].at)))
+
+
+def _lag_bar(at: str, lag: TopicLag | None) -> Bar:
+    if lag is None:
+        return Bar(0, f"{at}: not known", is_known=False)
+    return Bar(lag.size, f"{at}: {size(lag.size)}, {lag.segments:,} segments")
 
 
 def topic_page(

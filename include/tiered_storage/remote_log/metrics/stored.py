@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics
 
 LATEST = "metrics/latest.jsonl"
 MOST_TOPICS = 200
-"""How many topics a point of the history names: those that lag most. The others count as without lag."""
+"""How many topics a point of the history names: those that lag most. If it is full, the lag of others is unknown."""
 MOST_POINTS_AN_HOUR = 60
 _HOUR_MS = 3_600_000
 _HOURS = 24
@@ -24,16 +25,22 @@ _HOURS = 24
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """The lag of a topic: closed segments, their bytes, and the age (ms) of the first record; None: not known."""
+    """The lag of a topic: closed segments, their bytes, and the age (ms) of the first record; None: not known.
+
+    Without segments and with an unknown age, nothing is known of the lag.
+    """
 
     segments: int
     size: int
     ms: int | None
 
 
+_NO_LAG, _UNKNOWN = TopicLag(0, 0, 0), TopicLag(0, 0, None)
+
+
 @dataclass(frozen=True, slots=True)
 class LagPoint:
-    """The lag of the topics that had any, by name, at the moment `at` (ms)."""
+    """The lag of the topics that had any, or whose lag was unknown, by name, at the moment `at` (ms)."""
 
     at: int
     topics: dict[str, TopicLag]
@@ -42,10 +49,20 @@ class LagPoint:
     def of(cls, metrics: RemoteLogMetrics) -> LagPoint:
         """Keep what a history needs of `metrics`."""
         lags = {each.topic: each.lag for each in metrics.topics if each.lag is not None and each.lag.segments}
-        most = sorted(lags, key=lambda topic: -lags[topic].size)[:MOST_TOPICS]
-        return cls(
-            metrics.taken_at, {each: TopicLag(lags[each].segments, lags[each].size, lags[each].ms) for each in most}
+        most = sorted(lags, key=lambda topic: -lags[topic].size)
+        unseen = metrics.problem is not None
+        unknown = (
+            each for each in metrics.topics if each.lag is None and (each.is_copied or each.unreadable or unseen)
         )
+        found = {each: TopicLag(lags[each].segments, lags[each].size, lags[each].ms) for each in most}
+        found |= {each.topic: _UNKNOWN for each in unknown}
+        return cls(metrics.taken_at, dict(islice(found.items(), MOST_TOPICS)))
+
+    def lag_of(self, topic: str) -> TopicLag | None:
+        """Return the lag of a topic then; None: not known."""
+        if topic in self.topics:
+            return None if self.topics[topic] == _UNKNOWN else self.topics[topic]
+        return None if len(self.topics) >= MOST_TOPICS else _NO_LAG
 
 
 def keep_metrics(work: WorkArea, metrics: RemoteLogMetrics) -> None:

@@ -13,7 +13,7 @@ from support.command_line import mentions
 from support.read_service_site import ReadServiceSite
 from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, RemoteLogMetrics
 from tiered_storage.remote_log.metrics.snapshot import take_metrics
-from tiered_storage.remote_log.metrics.stored import keep_metrics
+from tiered_storage.remote_log.metrics.stored import LagPoint, keep_metrics
 from tiered_storage_airflow.page.partitions_table import (
     ROWS,
     SortedBy,
@@ -21,6 +21,7 @@ from tiered_storage_airflow.page.partitions_table import (
     chosen_partitions,
     partitions_page,
 )
+from tiered_storage_airflow.page.topic_pages import TopicLagShown
 from tiered_storage_airflow.rendering import number, size, span
 from unit.built_metrics import TAKEN_AT, many, partition_metrics
 
@@ -130,6 +131,11 @@ def test_a_topic_that_the_visitor_may_not_see_is_neither_shown_nor_counted() -> 
 def test_unknown_values_are_empty_or_named_as_unknown() -> None:
     unseen, unknown = partition_metrics("orders", 0, remote=1), partition_metrics("orders", 1, CopyLag(1, 7, None))
     page = partitions_page("/root", RemoteLogMetrics(TAKEN_AT, 1, (unseen, unknown), "held"), Wanted(), everything)
+    not_read = replace(partition_metrics("orders", 2), is_lag_unknown=True, tail_size=None)
+    assert (
+        partitions_page("/root", RemoteLogMetrics(TAKEN_AT, 1, (not_read,)), Wanted(), everything).count("not known")
+        == 4
+    )
     assert "not known" in page
     assert '<p class="alarm" role="alert">held</p>' in page
     assert rows_of(page) == ["orders-1", "orders-0"]
@@ -191,6 +197,19 @@ def test_a_topics_page_shows_its_lag_over_the_last_day(own_site: ReadServiceSite
     bars = re.findall(r'<rect class="bar"[^>]*><title>([^<]*)</title>', page)
     assert [bar.partition(": ")[2].partition(", ")[2] for bar in bars] == ["0 segments", "2 segments"]
     assert "closed and not copied" in page
+
+
+def test_a_topics_page_draws_a_lag_that_was_not_known_as_unknown() -> None:
+    unread = replace(partition_metrics("orders", 0), is_lag_unknown=True, tail_size=None)
+    lagging = partition_metrics("orders", 0, CopyLag(1, 50, 0))
+    metrics = RemoteLogMetrics(TAKEN_AT, 1, (unread,))
+    history = [LagPoint.of(replace(metrics, partitions=(each,))) for each in (unread, lagging)]
+    for points, heights in ((history, [120, 120]), (history[:1], [120])):
+        shown = TopicLagShown.of("orders", metrics, points)
+        assert shown.over_time is not None
+        drawn = [(bar.is_known, "not known" in bar.title, bar.height) for bar in shown.over_time.bars]
+        assert drawn == [(known, not known, height) for known, height in zip((False, True), heights, strict=False)]
+        assert dict(shown.now or ())["closed and not copied"] == "not known"
 
 
 def test_a_topics_page_names_what_is_wrong(own_site: ReadServiceSite, look: Look) -> None:

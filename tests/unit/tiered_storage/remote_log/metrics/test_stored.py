@@ -91,7 +91,24 @@ def test_the_topics_that_lag_most_are_kept(work: WorkArea) -> None:
     keep_metrics(work, replace(metrics, taken_at=NOON))
     [point] = lag_history(work, NOON)
     sizes = {each.partition.topic: each.lag.size for each in metrics.partitions if each.lag is not None}
-    assert set(point.topics) == set(sorted(sizes, key=lambda topic: -sizes[topic])[:MOST_TOPICS])
+    kept = sorted(sizes, key=lambda topic: -sizes[topic])[:MOST_TOPICS]
+    assert set(point.topics) == set(kept)
+    lags = {topic: point.lag_of(topic) for topic in sizes}
+    assert {topic for topic, lag in lags.items() if lag is not None} == set(kept)
+
+
+def test_a_point_tells_an_unknown_lag_from_none(work: WorkArea) -> None:
+    caught_up, disabled = partition_metrics("orders", 0, CopyLag()), partition_metrics("disabled", 0)
+    unread = replace(partition_metrics("unread", 0), is_lag_unknown=True)
+    unreadable = replace(partition_metrics("unreadable", 0), problem="its leader is away")
+    seen = RemoteLogMetrics(NOON, 1, (caught_up, disabled, unread, unreadable))
+    keep_metrics(work, seen)
+    keep_metrics(work, replace(seen, taken_at=NOON + MINUTE, problem="no broker answers", partitions=(disabled,)))
+    seen_point, unseen_point = lag_history(work, NOON + HOUR)
+    none = TopicLag(0, 0, 0)
+    topics = ("orders", "disabled", "unread", "unreadable")
+    assert [seen_point.lag_of(topic) for topic in topics] == [none, none, None, None]
+    assert unseen_point.lag_of("disabled") is None
 
 
 def test_metrics_that_somebody_changed_are_not_shown(work: WorkArea, tmp_path: Path) -> None:
