@@ -34,7 +34,7 @@ class Tier(StrEnum):
 _COLUMNS = (
     "topic", "topic id", "partitions", "remote.storage.enable", "paused", "local deletion allowed",
     "remote deletion allowed", "retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes",
-    "segment.bytes", "segment.ms", "origins", "problem",
+    "remote.copy.lag.ms", "remote.copy.lag.bytes", "segment.bytes", "segment.ms", "origins", "problem",
 )  # fmt: skip
 
 
@@ -143,10 +143,11 @@ def topic_row(context: RemoteLogContext, incarnation: TopicIdPartition, found: K
     try:
         policy = decide_partition(incarnation, named, context.topics, context.settings)
     except TieredStorageError as error:
-        return (*_state_of(topic, incarnation, found), *[None] * 7, str(error))
+        return (*_state_of(topic, incarnation, found), *[None] * 9, str(error))
     resolved, configs = policy.settings, None if named is None else named.configs
     limits = (
-        resolved.retention_ms, resolved.retention_bytes, resolved.local_retention_ms, resolved.local_retention_bytes
+        resolved.retention_ms, resolved.retention_bytes, resolved.local_retention_ms, resolved.local_retention_bytes,
+        resolved.remote_copy_lag_ms, resolved.remote_copy_lag_bytes,
     )  # fmt: skip
     rolls = (
         (None, None)

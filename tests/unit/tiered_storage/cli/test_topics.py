@@ -49,7 +49,10 @@ def test_every_topic_is_listed_with_what_holds_for_it(tmp_path: Path) -> None:
     files = a_remote_log(
         tmp_path,
         {("__consumer_offsets", 0): 0, ("clicks", 0): 0, ("orders", 0): 0, ("orders", 1): 0},
-        topics={"orders": {**ENABLED, "local.retention.ms": 5}, "clicks": {"retention.bytes": 7}},
+        topics={
+            "orders": {**ENABLED, "local.retention.ms": 5, "remote.copy.lag.ms": 3},
+            "clicks": {"retention.bytes": 7},
+        },
         log_retention_ms=1000,
     )
 
@@ -60,7 +63,8 @@ def test_every_topic_is_listed_with_what_holds_for_it(tmp_path: Path) -> None:
             "topic": "clicks", "topic_id": topic_id("clicks"), "partitions": 1, "remote.storage.enable": False,
             "paused": False, "local_deletion_allowed": False, "remote_deletion_allowed": False,
             "retention.ms": 1000, "retention.bytes": 7, "local.retention.ms": 1000,
-            "local.retention.bytes": 7, "segment.bytes": None, "segment.ms": None, "problem": None,
+            "local.retention.bytes": 7, "remote.copy.lag.ms": 0, "remote.copy.lag.bytes": 7,
+            "segment.bytes": None, "segment.ms": None, "problem": None,
             "origins": {
                 "retention.ms": "ours, for all topics", "retention.bytes": "ours, for the topic",
                 **dict.fromkeys(OTHER_LIMITS, "Kafka's default"),
@@ -70,10 +74,12 @@ def test_every_topic_is_listed_with_what_holds_for_it(tmp_path: Path) -> None:
             "topic": "orders", "topic_id": topic_id("orders"), "partitions": 2, "remote.storage.enable": True,
             "paused": False, "local_deletion_allowed": True, "remote_deletion_allowed": True,
             "retention.ms": -1, "retention.bytes": -1, "local.retention.ms": 5,
-            "local.retention.bytes": -1, "segment.bytes": None, "segment.ms": None, "problem": None,
+            "local.retention.bytes": -1, "remote.copy.lag.ms": 3, "remote.copy.lag.bytes": -1,
+            "segment.bytes": None, "segment.ms": None, "problem": None,
             "origins": {
                 "retention.ms": "ours, for the topic", "retention.bytes": "Kafka's default",
                 **dict.fromkeys(OTHER_LIMITS, "Kafka's default"), "local.retention.ms": "ours, for the topic",
+                "remote.copy.lag.ms": "ours, for the topic",
             },
         },
     ]  # fmt: skip
