@@ -25,9 +25,11 @@ OF_RUNS = [*(fault for fault in FAULTS if fault.name == "wrong password"), AWAY]
 """A run logs in as the command line does, which tests/integration/copy/test_bad_clusters.py tries with all of them."""
 
 
-def configured(site: TieredSite, monkeypatch: pytest.MonkeyPatch, extra: dict[str, str], *topics: str) -> None:
+def configured(
+    site: TieredSite, monkeypatch: pytest.MonkeyPatch, extra: dict[str, str], *topics: str, conn_type: str = "kafka"
+) -> None:
     """Write the settings of a remote log of `topics` at the cluster that the connection `live` leads to."""
-    monkeypatch.setenv("AIRFLOW_CONN_LIVE", json.dumps({"conn_type": "kafka", "extra": extra}))
+    monkeypatch.setenv("AIRFLOW_CONN_LIVE", json.dumps({"conn_type": conn_type, "extra": extra}))
     settings = {
         "cluster.connection": "live",
         "state.directory": str(site.state),
@@ -64,6 +66,30 @@ def test_a_run_that_cannot_reach_its_cluster_fails_and_names_the_setting(
     assert mentions(run.log, *fault.words(broker)), run.messages
     assert mentions(run.messages, *fault.named), run.messages
     assert "guess" not in run.log
+
+
+def test_a_run_whose_connection_does_not_exist_fails_and_names_it(
+    airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured(site, monkeypatch, {}, "orders")
+    monkeypatch.delenv("AIRFLOW_CONN_LIVE")
+
+    run = airflow.run("copy_segments")
+
+    assert run.state == "failed"
+    assert mentions(run.messages, "connection live", "cluster.connection", "does not exist"), run.messages
+
+
+def test_a_run_whose_connection_is_of_another_type_fails_and_names_both(
+    airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"bootstrap.servers": "127.0.0.1:1"}
+    configured(site, monkeypatch, extra, "orders", conn_type="aws")
+
+    run = airflow.run("copy_segments")
+
+    assert run.state == "failed"
+    assert mentions(run.messages, "connection live", "type aws", "kafka"), run.messages
 
 
 def test_a_topic_that_workers_may_not_read_fails_the_run_and_others_are_copied(
