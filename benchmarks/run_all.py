@@ -7,11 +7,22 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from measuring import HEADING, RESULTS, Goal
 
 HERE = Path(__file__).parent
+ALSO = {"bench_fetch_partitions.py": ("--spark",)}
+"""Benchmarks that run once more, with an argument."""
+
+
+def runs() -> Iterator[tuple[str, ...]]:
+    """Yield each benchmark's file name, with its arguments."""
+    for bench in sorted(HERE.glob("bench_*.py")):
+        yield (bench.name,)
+        if bench.name in ALSO:
+            yield bench.name, *ALSO[bench.name]
 
 
 def main() -> int:
@@ -19,11 +30,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results"
         results.touch()
-        for bench in sorted(HERE.glob("bench_*.py")):
-            print(f"== {bench.name}", flush=True)
-            environment = {**os.environ, RESULTS: str(results)}
-            if subprocess.run([sys.executable, str(bench)], env=environment, check=False).returncode:
-                failed.append(bench.name)
+        environment = {**os.environ, RESULTS: str(results)}
+        for name, *given in runs():
+            shown = " ".join((name, *given))
+            print(f"== {shown}", flush=True)
+            if subprocess.run([sys.executable, str(HERE / name), *given], env=environment, check=False).returncode:
+                failed.append(shown)
         goals = [Goal(**json.loads(line)) for line in results.read_text().splitlines()]
     print(f"\n{HEADING}")
     for goal in goals:
