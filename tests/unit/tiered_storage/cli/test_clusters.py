@@ -13,14 +13,14 @@ import typer.main
 from support.command_line import mentions, run
 from tiered_storage.cli import main as cli
 
-WITHOUT_SETTINGS = {"dump", "version"}
+WITHOUT_SETTINGS = {"dump", "move-partition", "version"}
 VALUES = {
     "partition": "0",
     "properties": "local.retention.ms=1",
     "url": "sqlite:///moved.db",
 }
 """Arguments that must be more than any word, by their names."""
-MORE = {"restore": ("--dry-run",), "delete-records": ("--before", "1")}
+MORE = {"restore": ("--dry-run",), "delete-records": ("--before", "1"), "follow": ("--directory", "replica")}
 """What a command wants besides, before it reads settings."""
 
 
