@@ -112,11 +112,14 @@ class RemoteFetch:
         share, wait_s = self._partitions.share, read_wait_ms(request, self._most_wait_ms) / 1000
         is_all_remote = all(each.error_code == OFFSET_OUT_OF_RANGE for each in layout.entries)
         place = await self._first_in_queue(max(wait_s, QUEUED_SECONDS) if is_all_remote else wait_s)
+        filled = partial(self._filled, frame, request, layout, more, client, wait_s, place)
+        if place is None:
+            # Not counted: nothing paces such Fetches, and many of them would leave no time for those that may read.
+            return await filled()
         try:
-            return await share.timed(partial(self._filled, frame, request, layout, more, client, wait_s, place))
+            return await share.timed(filled)
         finally:
-            if place is not None:
-                share.pass_on(place)
+            share.pass_on(place)
 
     async def _first_in_queue(self, seconds: float) -> asyncio.Future[None] | None:
         """Wait until the client is first in the queue of remote work, and return its place.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import pytest
@@ -338,12 +338,20 @@ def test_however_many_reads_wait_an_answer_has_the_records_of_one_partition() ->
     assert fetch.needs_share()
 
 
+Result = TypeVar("Result")
+
+
 class FullShare(RemoteShare):
     """The share of a process that does all the remote work it may; `places` are those that Fetches wait for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.places: list[asyncio.Future[None]] = []
+        self.counted = 0
+
+    async def timed(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        self.counted += 1
+        return await work()
 
     def queue(self) -> asyncio.Future[None]:
         self.places.append(asyncio.get_running_loop().create_future())
@@ -364,6 +372,8 @@ def test_a_fetch_with_local_records_does_not_wait_for_its_place_and_the_next_one
 
     assert asyncio.run(asyncio.wait_for(three_times(), 30)) == [False, False, True]
     assert len(share.places) == 1
+    # What may not begin is not counted: nothing would pace it, and it would take the time of what may.
+    assert share.counted == 1
 
 
 def test_a_client_that_is_gone_leaves_its_place() -> None:
