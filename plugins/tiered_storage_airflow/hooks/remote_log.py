@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
+from tiered_storage_airflow.clusters import Cluster
 from tiered_storage_airflow.hooks.remote_log_metadata import RemoteLogMetadataHook
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 
@@ -21,7 +22,8 @@ class RemoteLogHook(BaseHook):
     :param overrides: properties by name that override the file and the environment
     :param cluster: the name of another cluster, which has a settings file of its own; None: the first cluster
     :param remote_log_metadata_conn_id: see RemoteLogMetadataHook
-    :param kafka_conn_id: a connection of type kafka to the cluster's brokers; None: the setting cluster.connection
+    :param kafka_conn_id: a connection of type kafka to the cluster's brokers, for another cluster than the first one
+        with `__` and its name behind it; None: the setting cluster.connection
     """
 
     hook_name = "Remote log"
@@ -50,7 +52,9 @@ class RemoteLogHook(BaseHook):
         from tiered_storage.settings.settings import load_cluster_settings
         from tiered_storage_airflow.hooks.connections import source_properties
 
-        kafka = {} if self.kafka_conn_id is None else {"cluster.connection": self.kafka_conn_id}
+        # Another cluster never takes the first one's connection, not even if all DAGs get the same id by default.
+        own = None if self.kafka_conn_id is None else Cluster(self.cluster).named(self.kafka_conn_id)
+        kafka = {} if own is None else {"cluster.connection": own}
         settings = load_cluster_settings(self.cluster, overrides={**(self.overrides or {}), **kafka})
         settings = RemoteLogMetadataHook(self.remote_log_metadata_conn_id, self.cluster).with_login(settings)
         options = RemoteStorageHook(self.remote_storage_conn_id, self.cluster).options(settings)

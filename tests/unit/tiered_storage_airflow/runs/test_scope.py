@@ -335,3 +335,16 @@ def test_a_mistyped_connection_of_an_operator_is_named(
         RemoteLogOperator(task_id="task", **{given: "mistyped"}).opened(),
     ):
         pass
+
+
+def test_another_cluster_never_takes_the_brokers_connection_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All DAGs may get the same id by default."""
+    for name in ("settings.yaml", "settings.west.yaml"):
+        (tmp_path / name).write_text(f"state.directory: {tmp_path / name}.state\n")
+    monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(tmp_path / "settings.yaml"))
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_FIRST", '{"conn_type": "kafka"}')
+    task = RemoteLogOperator(task_id="task", kafka_conn_id="kafka_first", cluster="west")
+    with pytest.raises(AirflowFailException, match="kafka_first__west"), task.opened():
+        pass
