@@ -81,7 +81,6 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
                 "default_args give"
             )
         self.spark_conn_id = conn_id
-        self.deploy_mode = deploy_mode
         self.job_environment: Mapping[str, str] = {}
         self.is_ending = False
 
@@ -95,12 +94,14 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         connection = find_connection(self.spark_conn_id, SparkSubmitHook.default_conn_name, None)
         of_connection = None if connection is None else connection.extra_dejson.get("deploy-mode")
         in_conf = (self.conf or {}).get("spark.submit.deployMode")
-        mode = self.deploy_mode or of_connection or in_conf or "client"
+        mode = self._deploy_mode or of_connection or in_conf or "client"
         if mode != "client":
             raise AirflowFailException(
                 f"nothing was begun: the task or its connection {self.spark_conn_id} asks for deploy mode {mode}: set "
                 "client, since Spark's driver gets the job's secrets from the task"
             )
+        # Otherwise spark-defaults.conf, or the task's properties_file, might ask for another one.
+        self.conf = {**(self.conf or {}), "spark.submit.deployMode": mode}
 
     def watch(self, remote_log: RemoteLogManager, job: JobFolder, size: JobSize) -> JobWatch:
         """Return the watch over the running job, for a `with`."""

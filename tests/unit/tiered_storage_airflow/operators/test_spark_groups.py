@@ -223,6 +223,14 @@ def test_a_deploy_mode_of_the_task_goes_before_its_connections(monkeypatch: pyte
     SparkGroupsOperator(task_id="copy", conn_id="elsewhere", deploy_mode="client").ensure_client_mode()
 
 
+def test_a_submitted_job_asks_for_client_mode_itself() -> None:
+    """Spark's own files may ask for another one."""
+    operator = SparkGroupsOperator(task_id="copy", properties_file="spark.properties")
+    operator.ensure_client_mode()
+    command = operator._get_hook()._build_spark_submit_command("job.py")
+    assert "spark.submit.deployMode=client" in command
+
+
 def test_a_mistyped_spark_connection_is_named() -> None:
     with pytest.raises(AirflowFailException, match="spark_defualt"):
         SparkGroupsOperator(task_id="copy", conn_id="spark_defualt").ensure_client_mode()
