@@ -93,6 +93,7 @@ class BrokersMetadataTopic:
         while waiting:
             wanted = [FetchPosition(self._topic, number, starts[number], _ANSWER_BYTES) for number in waiting]
             answer = self._client.fetch(wanted, self._buffer, FetchLimits(max_bytes=_ANSWER_BYTES))
+            before = dict(starts)
             for found in answer.partitions:
                 if found.error is not None:
                     raise found.error.as_exception()
@@ -101,10 +102,14 @@ class BrokersMetadataTopic:
                     at = max(at, record.offset + 1)
                     if record.value is not None or record.broken is not None:
                         yield record
-                if at == starts[found.partition]:
-                    # A batch that can never be read must not be asked for again and again.
-                    raise SourceClusterError(f"{self.where}: partition {found.partition} has no whole batch at {at}")
                 starts[found.partition] = at
+            # The first partitions may use up the whole answer (KIP-74): the others come empty, and are asked for again.
+            if answer.partitions and starts == before:
+                # A batch that can never be read must not be asked for again and again.
+                stuck = ", ".join(
+                    f"partition {each.partition} at {starts[each.partition]}" for each in answer.partitions
+                )
+                raise SourceClusterError(f"{self.where}: no whole batch was received of {stuck}")
             waiting = [number for number in waiting if starts[number] < ends[number]]
             waiting = [*waiting[1:], *waiting[:1]]
 
