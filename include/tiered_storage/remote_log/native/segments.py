@@ -236,13 +236,14 @@ class NativeSegments:
 
 
 def _state(content: PartitionContent, log: PartitionLog | None) -> PartitionState:
-    """Return the state of a partition; its log start is known only if its log reaches down to its first segment."""
+    """Return the state of a partition; without its log, log start and lineage are unknown."""
     if log is None:
         return PartitionState(delete_state=content.delete_state)
     starts = (each.start_offset for each in content.by_offset() if each.state is SegmentState.COPY_SEGMENT_FINISHED)
     first = next(starts, log.log_start_offset)
-    # A log directory shows only its own first segment; a leader shows the start over both tiers.
-    start = log.log_start_offset if log.unsegmented is not None or log.log_start_offset <= first else None
+    # A leader shows the start over both tiers; a log directory only its own first segment, and the checkpoint's entry.
+    is_over_tiers = log.unsegmented is not None or log.log_start_offset <= first
+    start = log.log_start_offset if is_over_tiers else log.log_start_over_tiers
     return PartitionState(log_start_offset=start, lineage=log.leader_epochs, delete_state=content.delete_state)
 
 

@@ -194,9 +194,8 @@ class LogDirectorySource:
         sizes = segment_sizes(found.path)
         files = [file for file, _ in sizes]
         high_watermark = self._high_watermark(directory, found, files)
-        log_start = files[0].base_offset
-        if directory.log_start_offsets is not None:
-            log_start = max(log_start, directory.log_start_offsets.get((found.topic, found.partition), 0))
+        over_tiers = (directory.log_start_offsets or {}).get((found.topic, found.partition))
+        log_start = max(files[0].base_offset, over_tiers or 0)
         return PartitionLog(
             topic_id_partition=self._identify(directory, found),
             place=str(found.path),
@@ -210,6 +209,7 @@ class LogDirectorySource:
             is_compacted=found.topic in compacted,
             high_watermark=high_watermark,
             tiered_by_kafka=_why_tiered_by_kafka(directory, found, files[0].base_offset),
+            log_start_over_tiers=over_tiers,
         )
 
     def _high_watermark(self, directory: LogDirectory, found: PartitionDirectory, files: Sequence[LogSegment]) -> int:

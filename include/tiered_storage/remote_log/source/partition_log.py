@@ -153,6 +153,9 @@ class PartitionLog:
     unsegmented: UnsegmentedLog | None = None
     configs: TopicConfigs | None = None
     """The brokers' settings of the topic; None if the source does not know them."""
+    log_start_over_tiers: int | None = None
+    """The log start in the log directory's checkpoint, over both tiers if Kafka itself tiers the topic; None if no
+    checkpoint names it, and from brokers."""
 
     @property
     def readable_end(self) -> int:

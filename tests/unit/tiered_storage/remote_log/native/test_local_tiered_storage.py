@@ -13,11 +13,13 @@ import pytest
 from support.command_line import mentions, run_on
 from support.native_tier import NativeTier, a_native_tier
 from support.remote_logs import ENABLED, NOW, ORDERS_0, record, records
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, OffsetOutOfRangeError
+from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Lease
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
+from tiered_storage.remote_log.restore.request import RestoreRequest
 
 
 @pytest.fixture
@@ -51,6 +53,23 @@ def test_both_tiers_are_read_with_the_log_directory(tier: NativeTier) -> None:
     with tier.files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
         for start in (0, 7, 10, 29, 30, 34):
             assert list(reader.records(ORDERS_0, start)) == records(start, 35)
+
+
+@pytest.mark.parametrize("log_dirs", [[], None])
+def test_deleted_records_do_not_come_back_from_a_log_directory(tier: NativeTier, log_dirs: list[str] | None) -> None:
+    """Its checkpoint has the log start over both tiers, within the first remote segment here."""
+    write_offset_checkpoint(tier.files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 5})
+    if log_dirs is not None:
+        tier.files.properties["log.dirs"] = log_dirs
+
+    with tier.files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        earliest = reader.offsets(ORDERS_0, OffsetSpec.EARLIEST)
+        with pytest.raises(OffsetOutOfRangeError):
+            list(reader.records(ORDERS_0, 4))
+        plan = remote_log.restores.plan(RestoreRequest("orders"))
+
+    assert earliest is not None
+    assert (earliest.offset, [each.log_start_offset for each in plan.partitions]) == (5, [5])
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))
