@@ -119,7 +119,14 @@ class AivenFiles:
         position, size = place
         if size == 0:
             return b""
-        raw = self._client.get_range(name, position, size)
+        try:
+            raw = self._client.get_range(name, position, size)
+        except RemoteObjectNotFoundError as error:
+            self._client.size(self.log_name(segment))  # not found either: brokers have deleted the segment
+            # "Not found" would mean that Kafka wrote no such index: that nothing was aborted.
+            raise RemoteObjectCorruptError(
+                f"{self.root}/{name} is lost: by the manifest it has the index {kind.name}: restore it from a backup"
+            ) from error
         return self._decrypted(segment, raw, f"{self.root}/{name}: {kind.name}")
 
     def expected_objects(self, segment: RemoteLogSegmentMetadata) -> Mapping[str, int | None]:

@@ -54,7 +54,7 @@ def derive_indexes(segment: RemoteLogSegmentMetadata, files: SegmentFiles) -> Ma
     if files.reads_ranges_cheaply(segment):
         try:
             return indexes_by_kafkas(segment, files)
-        except (CorruptLogError, RemoteObjectNotFoundError):
+        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError):
             pass  # an index is lost or contradicts the log, which the log itself makes up for
     return scanned_indexes(segment, files)
 

@@ -62,7 +62,11 @@ class SegmentFiles(Protocol):
         ...
 
     def index(self, segment: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
-        """Return one of Kafka's indexes. Raises RemoteObjectNotFoundError if the segment has none of that kind."""
+        """Return one of Kafka's indexes.
+
+        Raises RemoteObjectNotFoundError if the segment has none of that kind, and RemoteObjectCorruptError if it
+        had one that is lost.
+        """
         ...
 
     def expected_objects(self, segment: RemoteLogSegmentMetadata) -> Mapping[str, int | None]:

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from support.aiven_tier import KEY_PAIR, AivenWriter, an_aiven_tier, encoded_sizes
 from support.command_line import mentions, run_on
 from support.remote_logs import ORDERS_0, flip_bit, record, records
-from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
+from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.native.aiven_manifest import AivenManifest, name_fields
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 WRITERS = [
     AivenWriter(size, compresses, encrypts, prefix, names_in_metadata=named)
@@ -55,6 +56,25 @@ def test_a_deep_audit_finds_nothing_and_then_the_damage(tmp_path: Path, writer: 
         ("wrong checksum", True),
         ("missing object", True),
     }
+
+
+def test_a_lost_object_of_indexes_never_reads_as_nothing_aborted(tmp_path: Path) -> None:
+    tier = an_aiven_tier(tmp_path, AivenWriter(names_in_metadata=False))
+    manifest = tier.object_of(tier.segments[0], "rsm-manifest")
+    content = json.loads(manifest.read_text())
+    content["segmentIndexes"]["transaction"] = content["segmentIndexes"]["offset"]
+    manifest.write_text(json.dumps(content))
+    tier.object_of(tier.segments[0], "indexes").unlink()
+
+    with tier.files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        storage = remote_log.context.storage
+        for kind in (IndexKind.TRANSACTION, IndexKind.PRODUCER_SNAPSHOT):
+            with pytest.raises(RemoteObjectCorruptError):
+                storage.fetch_index(tier.segments[0], kind)
+        assert list(reader.records(ORDERS_0, 0)) == records(0, 35)
+        tier.object_of(tier.segments[0]).unlink()
+        with pytest.raises(RemoteObjectNotFoundError):
+            storage.fetch_index(tier.segments[0], IndexKind.TRANSACTION)
 
 
 def test_without_its_private_key_a_segment_is_refused(tmp_path: Path) -> None:
