@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ import typer
 
 from tiered_storage.cli.common.output import Output, show_size
 from tiered_storage.clock import as_date, wall_clock
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext, store_options
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
@@ -68,7 +68,7 @@ def opened(
     only_looks: bool = False,
     outdated: bool = False,
 ) -> Iterator[RemoteLogManager]:
-    """Open the remote log that the settings describe; print notices about the settings on standard error.
+    """Open the remote log that the settings describe; print notices on standard error, also those that come up later.
 
     `create` creates missing metadata, for the commands that people run first; with `only_looks`, no metadata are left
     behind. `outdated` opens metadata older than the store, for the commands that report or repair them; all others
@@ -81,9 +81,17 @@ def opened(
     with RemoteLogManager.open(
         settings, wall_clock, options, create=create, only_looks=only_looks, outdated=outdated
     ) as remote_log:
-        for notice in remote_log.context.notices:
+        known = remote_log.context.notices
+        for notice in known:
             output.say(f"note: {notice}")
-        yield remote_log
+        try:
+            yield remote_log
+        finally:
+            # What came up meanwhile; an error of its own must not hide that of the command.
+            with suppress(TieredStorageError):
+                for notice in remote_log.context.notices:
+                    if notice not in known:
+                        output.say(f"note: {notice}")
 
 
 def selected(topics: str, partitions: str | None) -> Selection:

@@ -50,7 +50,6 @@ def audit_native_tier(
     """
     now = context.clock()
     tally = AuditTally.begun_at(now)
-    tally.notices.extend(context.notices)
     # The store first: the metadata of everything seen there were written before it.
     listed = {found.name: found for found in storage.files.list_objects() if _is_selected(found, selection)}
     partitions = [one for one in context.segments.list_partitions() if selection.matches(one.topic, one.partition)]
@@ -59,6 +58,7 @@ def audit_native_tier(
     for partition in partitions:
         known_ids |= audit.look_at(partition)
     audit.look_for_unreferenced(known_ids, now - context.settings.remote_log_orphan_grace_ms)
+    tally.notices.extend(context.notices)
     return tally.report()
 
 

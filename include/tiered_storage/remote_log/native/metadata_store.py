@@ -95,13 +95,17 @@ class NativeMetadataStore:
 
     @property
     def notices(self) -> Sequence[str]:
-        """What records of the topic are lost, how many were refused, and the first of them with their places."""
+        """What records of the topic are lost, how many were refused, and the first of them with their places.
+
+        Also the partitions that were looked at and whose log start is unknown.
+        """
         replay = self.segments.catch_up()
         lost = [
             f"{self._where}: partition {number} begins with offset {first}: its earlier records were deleted, and the "
             "segments that they named are unknown; Kafka keeps this topic for ever by default"
             for number, first in sorted(self._topic.lost.items())
         ]
+        lost += self.segments.notices
         if not replay.refused:
             return lost
         more = replay.refused - len(replay.shown)

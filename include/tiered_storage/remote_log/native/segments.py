@@ -33,7 +33,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.native.metadata_topic import MetadataTopic
 from tiered_storage.remote_log.native.read_only_storage import refuse
-from tiered_storage.remote_log.native.replay import PartitionContent, Replay
+from tiered_storage.remote_log.native.replay import MOST_SHOWN, PartitionContent, Replay
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.source.segment_source import BulkLookup, SegmentSource
 
@@ -45,6 +45,7 @@ class NativeSegments:
         """Read `topic` into `replay`; `logs` has the partitions' own logs. Nothing is read yet."""
         self._topic, self._replay, self._logs = topic, replay, logs
         self._lock = threading.RLock()
+        self._unknown: dict[TopicIdPartition, str] = {}
 
     def catch_up(self) -> Replay:
         """Apply what the topic has new, and return all of it. Raises what the topic raises."""
@@ -135,7 +136,22 @@ class NativeSegments:
         with self._lock:
             replay = self.catch_up()
             logs = self._logs_of(wanted)
-            return {each: _state(replay.content(each), logs.get(each)) for each in wanted}
+            found = {each: _state(replay.content(each), logs.get(each)) for each in wanted}
+            for each, state in found.items():
+                self._note(each, state, logs.get(each))
+            return found
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Which of the partitions that were looked at have an unknown log start, and why: the first ones, by name."""
+        with self._lock:
+            unknown = sorted(self._unknown.items())
+        shown = [
+            f"the log start of {partition} is unknown, so records that were deleted may be read: {why}"
+            for partition, why in unknown[:MOST_SHOWN]
+        ]
+        more = len(unknown) - len(shown)
+        return [*shown, *([f"the log starts of {more:,} more partitions are unknown"] if more else [])]
 
     def partition_states(self) -> Mapping[TopicIdPartition, PartitionState]:
         """See RemoteLogMetadataManager."""
@@ -217,34 +233,48 @@ class NativeSegments:
             return replace(self.catch_up().content(partition))
 
     def _logs_of(self, partitions: Sequence[TopicIdPartition]) -> Mapping[TopicIdPartition, PartitionLog]:
-        """Return the logs of those partitions that the cluster shows; one that is offline is left out."""
+        """Return the logs of those partitions that the cluster shows; of the others, note why it does not."""
+        self._unknown |= dict.fromkeys(partitions, "its log is not there")
         if isinstance(self._logs, BulkLookup):
             try:
                 found = self._logs.partitions_of(partitions)
-            except SourceClusterError:
+            except SourceClusterError as error:
+                self._unknown |= dict.fromkeys(partitions, str(error))
                 return {}
+            self._unknown |= {each: log.reason for each, log in found.items() if isinstance(log, UnreadablePartition)}
             return {each: log for each, log in found.items() if not isinstance(log, UnreadablePartition)}
         logs: dict[TopicIdPartition, PartitionLog] = {}
         for each in partitions:
             try:
                 log = self._logs.partition(each)
-            except (InvalidLogDirectoryError, OSError):
+            except (InvalidLogDirectoryError, OSError) as error:
+                self._unknown[each] = str(error)
                 continue
             if log is not None:
                 logs[each] = log
         return logs
+
+    def _note(self, partition: TopicIdPartition, state: PartitionState, log: PartitionLog | None) -> None:
+        """Keep why the log start of `partition` is unknown, if it has records to which that matters."""
+        if state.log_start_offset is not None or next(_finished(self._replay.content(partition)), None) is None:
+            self._unknown.pop(partition, None)
+        elif log is not None:
+            self._unknown[partition] = f"{log.place} begins after the first remote segment, and no checkpoint names it"
 
 
 def _state(content: PartitionContent, log: PartitionLog | None) -> PartitionState:
     """Return the state of a partition; without its log, log start and lineage are unknown."""
     if log is None:
         return PartitionState(delete_state=content.delete_state)
-    starts = (each.start_offset for each in content.by_offset() if each.state is SegmentState.COPY_SEGMENT_FINISHED)
-    first = next(starts, log.log_start_offset)
+    first = next((each.start_offset for each in _finished(content)), log.log_start_offset)
     # A leader shows the start over both tiers; a log directory only its own first segment, and the checkpoint's entry.
     is_over_tiers = log.unsegmented is not None or log.log_start_offset <= first
     start = log.log_start_offset if is_over_tiers else log.log_start_over_tiers
     return PartitionState(log_start_offset=start, lineage=log.leader_epochs, delete_state=content.delete_state)
+
+
+def _finished(content: PartitionContent) -> Iterator[RemoteLogSegmentMetadata]:
+    return (each for each in content.by_offset() if each.state is SegmentState.COPY_SEGMENT_FINISHED)
 
 
 def _epoch_at(segment: RemoteLogSegmentMetadata, offset: int) -> int | None:

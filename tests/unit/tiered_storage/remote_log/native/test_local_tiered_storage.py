@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -70,6 +71,24 @@ def test_deleted_records_do_not_come_back_from_a_log_directory(tier: NativeTier,
 
     assert earliest is not None
     assert (earliest.offset, [each.log_start_offset for each in plan.partitions]) == (5, [5])
+
+
+@pytest.mark.parametrize(
+    ("lost", "why"),
+    [(LOG_START_OFFSET_CHECKPOINT, "no checkpoint names it"), ("orders-0", "its log is not there")],
+)
+def test_an_unknown_log_start_is_reported(tier: NativeTier, lost: str, why: str) -> None:
+    tier.files.properties["log.dirs"] = []
+    known = run_on(tier.files, "offsets", "orders", 0)
+    path = tier.files.log_directory / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    looked = run_on(tier.files, "offsets", "orders", 0)
+    audited = run_on(tier.files, "audit", "--json")
+
+    assert "log start" not in known.err
+    assert mentions(looked.err, "log start", "orders-0", why)
+    assert any(mentions(notice, "log start", why) for notice in audited.document["notices"])
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))
