@@ -13,6 +13,7 @@ from itertools import groupby
 
 from tiered_storage.errors import InvalidLogDirectoryError, SourceClusterError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.lineage import merged, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Addition,
     LogStart,
@@ -46,6 +47,7 @@ class NativeSegments:
         self._topic, self._replay, self._logs = topic, replay, logs
         self._lock = threading.RLock()
         self._unknown: dict[TopicIdPartition, str] = {}
+        self._older: dict[TopicIdPartition, str] = {}
 
     def catch_up(self) -> Replay:
         """Apply what the topic has new, and return all of it. Raises what the topic raises."""
@@ -143,15 +145,23 @@ class NativeSegments:
 
     @property
     def notices(self) -> Sequence[str]:
-        """Which of the partitions that were looked at have an unknown log start, and why: the first ones, by name."""
+        """Of the partitions that were looked at: whose log start is unknown and why, and whose log is outdated."""
         with self._lock:
-            unknown = sorted(self._unknown.items())
+            unknown, older = sorted(self._unknown.items()), sorted(self._older.items())
         shown = [
             f"the log start of {partition} is unknown, so records that were deleted may be read: {why}"
             for partition, why in unknown[:MOST_SHOWN]
         ]
         more = len(unknown) - len(shown)
-        return [*shown, *([f"the log starts of {more:,} more partitions are unknown"] if more else [])]
+        if more:
+            shown.append(f"the log starts of {more:,} more partitions are unknown")
+        shown += [
+            f"the log of {partition} at {place} is outdated: leaders that it does not know wrote some of its remote "
+            "segments, so the metadata alone decide which segments are valid"
+            for partition, place in older[:MOST_SHOWN]
+        ]
+        more = len(older) - len(older[:MOST_SHOWN])
+        return [*shown, *([f"the logs of {more:,} more partitions are outdated"] if more else [])]
 
     def partition_states(self) -> Mapping[TopicIdPartition, PartitionState]:
         """See RemoteLogMetadataManager."""
@@ -255,8 +265,13 @@ class NativeSegments:
         return logs
 
     def _note(self, partition: TopicIdPartition, state: PartitionState, log: PartitionLog | None) -> None:
-        """Keep why the log start of `partition` is unknown, if it has records to which that matters."""
-        if state.log_start_offset is not None or next(_finished(self._replay.content(partition)), None) is None:
+        """Keep why the log start of `partition` is unknown, if that matters, and whether its log is outdated."""
+        content = self._replay.content(partition)
+        if log is not None and _is_older(log, content):
+            self._older[partition] = log.place
+        else:
+            self._older.pop(partition, None)
+        if state.log_start_offset is not None or next(_finished(content), None) is None:
             self._unknown.pop(partition, None)
         elif log is not None:
             self._unknown[partition] = f"{log.place} begins after the first remote segment, and no checkpoint names it"
@@ -270,7 +285,17 @@ def _state(content: PartitionContent, log: PartitionLog | None) -> PartitionStat
     # A leader shows the start over both tiers; a log directory only its own first segment, and the checkpoint's entry.
     is_over_tiers = log.unsegmented is not None or log.log_start_offset <= first
     start = log.log_start_offset if is_over_tiers else log.log_start_over_tiers
-    return PartitionState(log_start_offset=start, lineage=log.leader_epochs, delete_state=content.delete_state)
+    lineage = log.leader_epochs
+    if _is_older(log, content):
+        # What later leaders wrote cannot be contradicted by a log that does not know them.
+        lineage = merged(lineage, whole_lineage(content.by_offset(), ()))
+    return PartitionState(log_start_offset=start, lineage=lineage, delete_state=content.delete_state)
+
+
+def _is_older(log: PartitionLog, content: PartitionContent) -> bool:
+    """Return whether `log` does not know a leader that wrote a finished segment."""
+    epochs = (entry.epoch for each in _finished(content) for entry in each.leader_epochs[-1:])
+    return bool(log.leader_epochs) and max(epochs, default=-1) > log.leader_epochs[-1].epoch
 
 
 def _finished(content: PartitionContent) -> Iterator[RemoteLogSegmentMetadata]:

@@ -6,18 +6,21 @@ import base64
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from support.command_line import mentions, run_on
-from support.native_tier import NativeTier, a_native_tier
-from support.remote_logs import ENABLED, NOW, ORDERS_0, record, records
+from support.native_tier import NativeTier, a_native_tier, finish_of
+from support.remote_logs import ENABLED, NOW, ORDERS_0, record, records, topic_id
 from tiered_storage.errors import ConfigurationError, OffsetOutOfRangeError
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
+from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.model import Lease
+from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
 from tiered_storage.remote_log.restore.request import RestoreRequest
@@ -89,6 +92,27 @@ def test_an_unknown_log_start_is_reported(tier: NativeTier, lost: str, why: str)
     assert "log start" not in known.err
     assert mentions(looked.err, "log start", "orders-0", why)
     assert any(mentions(notice, "log start", why) for notice in audited.document["notices"])
+
+
+def test_a_log_of_an_older_leader_hides_no_segment_of_a_later_one(tier: NativeTier) -> None:
+    """The directory's log has leader epoch 0 only, and knows nothing above offset 34."""
+    later = replace(
+        tier.segments[2],
+        segment_id=RemoteLogSegmentId(ORDERS_0, topic_id("a segment of a later leader")),
+        start_offset=35,
+        end_offset=44,
+        leader_epochs=(EpochEntry(0, 35), EpochEntry(6, 40)),
+    )
+    tier.add(later, finish_of(later))
+
+    with tier.files.open() as remote_log:
+        segments = remote_log.context.segments
+        lineage = segments.partition_state(ORDERS_0).lineage
+        coverage = Coverage.of(list(segments.list_remote_log_segments(ORDERS_0)), lineage)
+        notices = remote_log.context.notices
+
+    assert [(each.start_offset, each.end_offset) for each in coverage.ranges][-2:] == [(20, 29), (35, 44)]
+    assert any(mentions(notice, "orders-0", "outdated") for notice in notices)
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))
