@@ -105,6 +105,12 @@ class NativeMetadataStore:
             "segments that they named are unknown; Kafka keeps this topic for ever by default"
             for number, first in sorted(self._topic.lost.items())
         ]
+        if missing := self._topic.missing:
+            lost.append(
+                f"{self._where}: partitions {', '.join(map(str, missing))} are not there, and there may be others with "
+                "higher numbers: the segments that they name are unknown, their objects are no orphans, and nothing of "
+                "them is listed, read or restored"
+            )
         lost += self.segments.notices
         if not replay.refused:
             return lost

@@ -6,11 +6,11 @@ written, and no group is joined.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiered_storage.errors import CorruptRecordError, MetadataMissingError, SourceClusterError
+from tiered_storage.errors import CorruptRecordError, InvalidLogDirectoryError, MetadataMissingError, SourceClusterError
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import read_batch_header
 from tiered_storage.kafka_log.records.record_batch import iterate_records
@@ -19,8 +19,9 @@ from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionErr
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchLimits, FetchPosition
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import OffsetSpec
+from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.partition_log import NamedPartition, SegmentLocation
+from tiered_storage.remote_log.source.partition_log import LocalSegment, UnreadablePartition, name_of
 from tiered_storage.remote_log.source.segment_source import SegmentSource
 
 TOPIC = "__remote_log_metadata"
@@ -32,7 +33,7 @@ _LARGEST_ANSWER = 64 << 20
 class MetadataRecordValue:
     """The value of one record of the topic, and its place; `value` is None for a tombstone.
 
-    `broken` is why the rest of its batch could not be read, from this offset on; then there is no value.
+    `broken` is why nothing could be read from this offset on, and up to where; then there is no value.
     """
 
     partition: int
@@ -54,11 +55,17 @@ class MetadataTopic(Protocol):
         """The first offset of each partition whose earlier records were deleted before they were read."""
         ...
 
+    @property
+    def missing(self) -> Sequence[int]:
+        """The partitions that were not read, as far as others with higher numbers show them."""
+        ...
+
     def read(self, positions: Mapping[int, int]) -> Iterator[MetadataRecordValue]:
         """Yield the records that the topic has now, of each partition in log order, without tombstones.
 
         `positions` has the offset of each partition where to begin; one that it lacks begins with its first record.
-        Raises SourceClusterError, MetadataMissingError if there is no such topic, and OSError.
+        Raises SourceClusterError, InvalidLogDirectoryError for a damaged partition, MetadataMissingError if there is no
+        such topic, and OSError.
         """
         ...
 
@@ -86,6 +93,11 @@ class BrokersMetadataTopic:
         """See MetadataTopic."""
         return self._lost
 
+    @property
+    def missing(self) -> Sequence[int]:
+        """See MetadataTopic: `read` asks for every partition, and fails without an answer."""
+        return ()
+
     def read(self, positions: Mapping[int, int]) -> Iterator[MetadataRecordValue]:
         """See MetadataTopic."""
         starts, ends = self._ranges(positions)
@@ -98,10 +110,16 @@ class BrokersMetadataTopic:
                 if found.error is not None:
                     raise found.error.as_exception()
                 at = starts[found.partition]
-                for record in _records(found.records, self._topic, found.partition, at):
-                    at = max(at, record.offset + 1)
-                    if record.value is not None or record.broken is not None:
-                        yield record
+                try:
+                    for record in _records(found.records, self._topic, found.partition, at):
+                        at = max(at, record.offset + 1)
+                        if record.value is not None or record.broken is not None:
+                            yield record
+                except CorruptRecordError as error:
+                    raise SourceClusterError(
+                        f"{self.where}: partition {found.partition} cannot be read from offset {at} on: "
+                        f"{error.reason}: look at its leader's log with kafka-dump-log.sh"
+                    ) from error
                 starts[found.partition] = at
             # The first partitions may use up the whole answer (KIP-74): the others come empty, and are asked for again.
             if answer.partitions and starts == before:
@@ -151,6 +169,7 @@ class DirectoryMetadataTopic:
         self._source, self._place, self._topic = source, place, topic
         self._is_read = False
         self._lost: dict[int, int] = {}
+        self._missing: tuple[int, ...] = ()
 
     @property
     def where(self) -> str:
@@ -162,45 +181,65 @@ class DirectoryMetadataTopic:
         """See MetadataTopic."""
         return self._lost
 
+    @property
+    def missing(self) -> Sequence[int]:
+        """See MetadataTopic."""
+        return self._missing
+
     def read(self, positions: Mapping[int, int]) -> Iterator[MetadataRecordValue]:
         """See MetadataTopic. The log of a stopped broker does not change: once it is read, nothing is new."""
         if self._is_read:
             return
-        found = [
-            each.topic_id_partition
-            for each in self._source.names()
-            if isinstance(each, NamedPartition) and each.topic_id_partition.topic == self._topic
-        ]
+        found = self._partitions()
         if not found:
             raise MetadataMissingError(
                 f"{self.where}: there is no such topic: name the log directory of a broker that had it in "
                 "rlmm.config.url"
             )
+        numbers = {each.partition for each in found}
+        self._missing = tuple(number for number in range(max(numbers)) if number not in numbers)
         for partition in sorted(found):
             log = self._source.partition(partition)
+            if log is None:
+                raise InvalidLogDirectoryError(f"{self.where}: partition {partition.partition} was removed meanwhile")
             at = positions.get(partition.partition, 0)
-            if log is not None and log.log_start_offset > at:
+            if log.log_start_offset > at:
                 self._lost[partition.partition] = log.log_start_offset
-            for segment in () if log is None else log.segments:
+            for segment in log.segments:
                 if segment.end_offset is None or segment.end_offset >= at:
-                    yield from self._of_segment(segment.location, partition.partition, at)
+                    yield from self._of_segment(segment, partition.partition, at)
         self._is_read = True
+
+    def _partitions(self) -> Sequence[TopicIdPartition]:
+        """Return the topic's partitions here. Raises InvalidLogDirectoryError for a damaged one."""
+        found: list[TopicIdPartition] = []
+        for each in self._source.names():
+            if name_of(each)[0] != self._topic:
+                continue
+            if isinstance(each, UnreadablePartition):
+                raise InvalidLogDirectoryError(
+                    f"{self.where}: {each.partition} cannot be read: {each.reason}: repair it, or name the log "
+                    "directory of another broker that has it"
+                )
+            found.append(each.topic_id_partition)
+        return found
 
     def close(self) -> None:
         """See MetadataTopic."""
         self._source.close()
 
-    def _of_segment(self, location: SegmentLocation, number: int, start_offset: int) -> Iterator[MetadataRecordValue]:
+    def _of_segment(self, segment: LocalSegment, number: int, start_offset: int) -> Iterator[MetadataRecordValue]:
         """Yield the records of a segment from `start_offset` on, up to the first batch whose header is broken."""
-        reached = start_offset
+        reached = max(start_offset, segment.base_offset)
         try:
-            for window, _ in open_segment(location).windows(verify_crc=False):
+            for window, _ in open_segment(segment.location).windows(verify_crc=False):
                 for record in _records(window, self._topic, number, start_offset):
                     reached = max(reached, record.offset + 1)
                     if record.value is not None or record.broken is not None:
                         yield record
         except CorruptRecordError as error:
-            yield MetadataRecordValue(number, reached, None, str(error))
+            end = "the end of its log" if segment.end_offset is None else f"offset {segment.end_offset}"
+            yield MetadataRecordValue(number, reached, None, f"nothing was read from here to {end}: {error}")
 
 
 def _records(window: memoryview, topic: str, number: int, start_offset: int) -> Iterator[MetadataRecordValue]:

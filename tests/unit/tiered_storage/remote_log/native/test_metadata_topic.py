@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from support.command_line import mentions, run_on
+from support.native_tier import NativeTier, a_native_tier
 from support.remote_logs import NOW
 from tiered_storage.errors import SourceClusterError
+from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.records.record import Record
-from tiered_storage.kafka_log.records.record_batch import encode_batch
+from tiered_storage.kafka_log.records.record_batch import encode_batch, read_batch_header
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
 from tiered_storage.kafka_wire.metadata import TopicPartition
@@ -19,6 +25,11 @@ from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpe
 from tiered_storage.remote_log.native.metadata_topic import TOPIC, BrokersMetadataTopic
 
 BATCHES = 4
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> NativeTier:
+    return a_native_tier(tmp_path)
 
 
 class OneBroker:
@@ -68,6 +79,61 @@ def test_a_batch_that_never_comes_is_an_error() -> None:
 
     with pytest.raises(SourceClusterError, match="partition 0 at 0, partition 1 at 0"):
         list(topic.read({}))
+
+
+def test_brokers_damaged_batch_is_named_by_partition_and_offset() -> None:
+    broker = OneBroker(partitions=2)
+    broker.logs[1][2] = broken(broker.logs[1][2])
+    topic = BrokersMetadataTopic(cast(ClusterClient, broker))
+
+    with pytest.raises(SourceClusterError, match=r"partition 1 .* offset 2"):
+        list(topic.read({}))
+
+
+def test_what_a_damaged_batch_hides_in_a_directory_is_reported(tier: NativeTier) -> None:
+    first, second, *_ = list_segments(tier.files.log_directory / f"{TOPIC}-0")
+    content = first.log_path.read_bytes()
+    batches = [content[start:end] for start, end in pairwise(starts_in(content))]
+    first.log_path.write_bytes(b"".join((batches[0], broken(batches[1]), *batches[2:])))
+
+    listed = run_on(tier.files, "segments", "--json")
+
+    assert listed.exit_code == 0
+    assert mentions(listed.err, f"{TOPIC}-0, offset 1", f"to offset {second.base_offset - 1}")
+
+
+def test_missing_partitions_of_a_directory_are_reported(tier: NativeTier) -> None:
+    folder = tier.files.log_directory
+    shutil.copytree(folder / f"{TOPIC}-0", folder / f"{TOPIC}-3")
+
+    listed = run_on(tier.files, "segments", "--json")
+
+    assert (listed.exit_code, len(listed.rows)) == (0, len(tier.segments))
+    assert mentions(listed.err, TOPIC, "partitions 1, 2 ")
+
+
+def test_a_damaged_partition_of_a_directory_is_refused(tier: NativeTier) -> None:
+    (tier.files.log_directory / f"{TOPIC}-0" / "partition.metadata").write_text("version: 0\ntopic_id: no-id\n")
+    shutil.copytree(tier.files.log_directory / f"{TOPIC}-0", tier.files.log_directory / f"{TOPIC}-1")
+    (tier.files.log_directory / f"{TOPIC}-1" / "partition.metadata").unlink()
+
+    listed = run_on(tier.files, "segments")
+
+    assert listed.exit_code == 1
+    assert mentions(listed.err, f"{TOPIC}-0", "another broker")
+
+
+def broken(batch: bytes) -> bytes:
+    """Return `batch` with a magic that no Kafka has."""
+    return batch[:16] + b"\x7f" + batch[17:]
+
+
+def starts_in(content: bytes) -> list[int]:
+    """Return where each batch begins, and the end."""
+    starts = [0]
+    while starts[-1] < len(content):
+        starts.append(starts[-1] + read_batch_header(content, starts[-1]).size)
+    return starts
 
 
 def batch_at(offset: int) -> bytes:
