@@ -8,7 +8,7 @@ looks wrong is checked a second time. The names of all objects are held in memor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import (
@@ -55,9 +55,13 @@ def audit_native_tier(
     partitions = [one for one in context.segments.list_partitions() if selection.matches(one.topic, one.partition)]
     audit = _Audit(context, storage, tally, listed, limit, on_moved)
     known_ids: set[str] = set()
+    known_names: set[str] = set()
     for partition in partitions:
-        known_ids |= audit.look_at(partition)
-    audit.look_for_unreferenced(known_ids, now - context.settings.remote_log_orphan_grace_ms)
+        segments = audit.look_at(partition)
+        known_ids |= {segment.segment_id.id for segment in segments}
+        # The metadata may give a segment other names than the usual ones.
+        known_names |= {name for each in segments for name in audit.names_of(each) if name in listed}
+    audit.look_for_unreferenced(known_ids, known_names, now - context.settings.remote_log_orphan_grace_ms)
     tally.notices.extend(context.notices)
     return tally.report()
 
@@ -71,8 +75,15 @@ class _Audit:
     limit: RateLimit | None
     on_moved: OnMoved
 
-    def look_at(self, partition: TopicIdPartition) -> set[str]:
-        """Audit one partition; return the ids of its segments in every state."""
+    def names_of(self, segment: RemoteLogSegmentMetadata) -> Collection[str]:
+        """Return the names of a segment's objects; none if its metadata are damaged, which is reported elsewhere."""
+        try:
+            return self.storage.files.object_names(segment)
+        except RemoteObjectCorruptError:
+            return ()
+
+    def look_at(self, partition: TopicIdPartition) -> Sequence[RemoteLogSegmentMetadata]:
+        """Audit one partition; return its segments in every state."""
         segments = list(self.context.segments.list_remote_log_segments(partition))
         self.tally.looked_at(partition)
         visible = finished(segments)
@@ -84,12 +95,16 @@ class _Audit:
                 self.tally.add(found)
         state = self.context.segments.partition_state(partition)
         self.tally.add(offset_anomalies(partition, segments, state, None))
-        return {segment.segment_id.id for segment in segments}
+        return segments
 
-    def look_for_unreferenced(self, known_ids: set[str], young_from: int) -> None:
+    def look_for_unreferenced(self, known_ids: set[str], known_names: set[str], young_from: int) -> None:
         """Report the objects of no known segment that are older than `young_from` (ms)."""
         self.tally.objects += len(self.listed)
-        suspicious = [found for found in self.listed.values() if found.segment_id not in known_ids]
+        suspicious = [
+            found
+            for found in self.listed.values()
+            if found.segment_id not in known_ids and found.name not in known_names
+        ]
         old = [found for found in suspicious if found.last_modified < young_from]
         self.tally.young += len(suspicious) - len(old)
         for found in old:
@@ -98,7 +113,8 @@ class _Audit:
             except RemoteObjectNotFoundError:
                 continue  # deleted since the listing
             why = (
-                "it does not have the name of a segment's object: another program put it here"
+                "no metadata have it, and its name is not that of a segment's object: another program put it here, or "
+                "the settings name another root or prefix than the brokers'"
                 if found.segment_id is None
                 else "no metadata have its segment: a copy or a deletion of a broker has left it"
             )

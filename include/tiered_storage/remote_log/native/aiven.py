@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Generic, Self, TypeVar
 
 from cryptography.exceptions import InvalidTag
@@ -137,6 +137,10 @@ class AivenFiles:
             self._name(segment, INDEXES): manifest.indexes_bytes,
             self._name(segment, MANIFEST): None,
         }
+
+    def object_names(self, segment: RemoteLogSegmentMetadata) -> Collection[str]:
+        """See SegmentFiles."""
+        return [self._name(segment, suffix) for suffix in (LOG, INDEXES, MANIFEST)]
 
     def list_objects(self) -> Iterator[FoundObject]:
         """See SegmentFiles."""

@@ -11,7 +11,7 @@ Source: released Kafka (org.apache.kafka.server.log.remote.storage.LocalTieredSt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Self
 
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
@@ -72,6 +72,10 @@ class LocalTieredFiles:
         """See SegmentFiles."""
         indexes = (suffix for kind, suffix in _SUFFIXES.items() if kind not in _OPTIONAL)
         return {self.log_name(segment): segment.size, **{_name(segment, suffix): None for suffix in indexes}}
+
+    def object_names(self, segment: RemoteLogSegmentMetadata) -> Collection[str]:
+        """See SegmentFiles."""
+        return [self.log_name(segment), *(_name(segment, suffix) for suffix in _SUFFIXES.values())]
 
     def list_objects(self) -> Iterator[FoundObject]:
         """See SegmentFiles."""

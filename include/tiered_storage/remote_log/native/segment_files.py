@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -71,6 +71,10 @@ class SegmentFiles(Protocol):
 
     def expected_objects(self, segment: RemoteLogSegmentMetadata) -> Mapping[str, int | None]:
         """Return the names of the objects that a finished segment must have, with their sizes; None: any size."""
+        ...
+
+    def object_names(self, segment: RemoteLogSegmentMetadata) -> Collection[str]:
+        """Return the names of all objects that the segment may have, in every state; nothing is read."""
         ...
 
     def list_objects(self) -> Iterator[FoundObject]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from support.aiven_tier import KEY_PAIR, AivenWriter, an_aiven_tier, encoded_sizes
 from support.command_line import mentions, run_on
-from support.remote_logs import ORDERS_0, flip_bit, record, records
+from support.remote_logs import NOW, ORDERS_0, flip_bit, record, records
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.native.aiven_manifest import AivenManifest, name_fields
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
@@ -56,6 +57,20 @@ def test_a_deep_audit_finds_nothing_and_then_the_damage(tmp_path: Path, writer: 
         ("wrong checksum", True),
         ("missing object", True),
     }
+
+
+def test_names_that_the_metadata_keep_are_no_orphans(tmp_path: Path) -> None:
+    """The brokers' key.prefix is not among the settings, and the objects are old enough to count."""
+    tier = an_aiven_tier(tmp_path, AivenWriter(prefix="tiered/", names_in_metadata=True))
+    foreign = tier.remote / "tiered" / "foreign"
+    foreign.write_bytes(b"x")
+    for path in tier.remote.rglob("*"):
+        os.utime(path, (NOW / 1000, NOW / 1000))
+
+    audited = run_on(tier.files, "audit", "--json")
+
+    assert [row["kind"] for row in audited.rows] == ["unreferenced object"]
+    assert "tiered/foreign" in str(audited.rows)
 
 
 def test_a_lost_object_of_indexes_never_reads_as_nothing_aborted(tmp_path: Path) -> None:
