@@ -4,7 +4,7 @@ Offsets come from the metadata alone. A few indexes are read as well, and batche
 
     times     leading segments are left out while their largest timestamps are below `from_timestamp`. The range ends at
               the first segment whose smallest timestamp, in its manifest, is at or after `to_timestamp`; manifests are
-              read from the first segment on whose largest timestamp reaches that
+              read from the first segment on whose largest timestamp reaches that, and all batches where they lack it
     early end a range that ends inside a transaction is extended to the end of the segment that decides it: otherwise
               readers of committed records would wait there for ever
     uncovered the store is listed: objects after the end in the metadata are a gap, also those of an unfinished segment
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from tiered_storage.errors import ConfigurationError, SourceClusterError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext, overlaps
 from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.indexes.remote_index_builder import RemoteIndexBuilder
 from tiered_storage.remote_log.jobs.throttle import read_back_limit
 from tiered_storage.remote_log.lineage import whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
@@ -35,6 +36,7 @@ from tiered_storage.remote_log.restore.uncovered import KnownPartition, find_unc
 from tiered_storage.remote_log.restore.validation import Validation
 from tiered_storage.remote_log.source.partition_log import PartitionLog, epochs_within
 from tiered_storage.remote_log.source.segment_source import BulkLookup
+from tiered_storage.remote_log.storage.batch_stream import checked_batches, fetch_whole
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
@@ -185,9 +187,20 @@ def _end_by_time(
 
 
 def _first_timestamp(segment: RestoredSegment, storage: RemoteStorageManager) -> int | None:
-    """Return the smallest timestamp (ms) in the segment's manifest, None if it has none."""
+    """Return the smallest timestamp (ms) of the segment, -1 if it has none; None if it has no manifest."""
     raw = index_of(segment, IndexKind.MANIFEST, storage)
-    return None if raw is None else Manifest.parse(raw, str(segment.metadata.segment_id)).first_timestamp
+    if raw is None:
+        return None
+    known = Manifest.parse(raw, str(segment.metadata.segment_id)).first_timestamp
+    return _first_of_batches(segment.metadata, storage) if known is None else known
+
+
+def _first_of_batches(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:
+    """Return the same by the segment's batches, for a manifest that was not made by reading them."""
+    builder = RemoteIndexBuilder(segment, object_name=str(segment.segment_id))
+    for _, table in checked_batches(segment, fetch_whole(segment, storage)):
+        builder.append(table)
+    return Manifest.parse(builder.indexes()[IndexKind.MANIFEST], str(segment.segment_id)).first_timestamp
 
 
 def _undecided(restored: RestoredPartition, storage: RemoteStorageManager) -> Iterable[Finding]:

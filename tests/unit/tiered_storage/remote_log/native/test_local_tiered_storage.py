@@ -21,6 +21,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CH
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId
+from tiered_storage.remote_log.native.metadata_topic import TOPIC
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
 from tiered_storage.remote_log.restore.request import RestoreRequest
@@ -113,6 +114,21 @@ def test_a_log_of_an_older_leader_hides_no_segment_of_a_later_one(tier: NativeTi
 
     assert [(each.start_offset, each.end_offset) for each in coverage.ranges][-2:] == [(20, 29), (35, 44)]
     assert any(mentions(notice, "orders-0", "outdated") for notice in notices)
+
+
+@pytest.mark.parametrize(("to_offset", "expected"), [(15, [0, 10]), (25, [0, 10, 20])])
+def test_a_restore_to_a_time_takes_what_clocks_put_into_later_segments(
+    tier: NativeTier, to_offset: int, expected: list[int]
+) -> None:
+    """One record of the first segment is later than all others, as with a producer whose clock is ahead."""
+    first = replace(tier.segments[0], max_timestamp=NOW + 1_000_000)
+    shutil.rmtree(tier.files.log_directory / f"{TOPIC}-0")
+    tier.add(*(each for segment in (first, *tier.segments[1:]) for each in (segment, finish_of(segment))))
+
+    with tier.files.open() as remote_log:
+        plan = remote_log.restores.plan(RestoreRequest("orders", to_timestamp=record(to_offset).timestamp))
+
+    assert [each.start_offset for each in plan.segments()] == expected
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))
