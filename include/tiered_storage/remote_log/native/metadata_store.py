@@ -108,8 +108,8 @@ class NativeMetadataStore:
         if missing := self._topic.missing:
             lost.append(
                 f"{self._where}: partitions {', '.join(map(str, missing))} are not there, and there may be others with "
-                "higher numbers: the segments that they name are unknown, their objects are no orphans, and nothing of "
-                "them is listed, read or restored"
+                "higher numbers: the segments that they name are not listed, read or restored, and an audit calls "
+                "their objects unreferenced: delete none of them"
             )
         lost += self.segments.notices
         if not replay.refused:
