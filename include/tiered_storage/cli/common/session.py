@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ import typer
 
 from tiered_storage.cli.common.output import Output, show_size
 from tiered_storage.clock import as_date, wall_clock
-from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import RemoteLogContext, store_options
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
@@ -87,11 +87,9 @@ def opened(
         try:
             yield remote_log
         finally:
-            # What came up meanwhile; an error of its own must not hide that of the command.
-            with suppress(TieredStorageError):
-                for notice in remote_log.context.notices:
-                    if notice not in known:
-                        output.say(f"note: {notice}")
+            for notice in remote_log.context.notices:
+                if notice not in known:
+                    output.say(f"note: {notice}")
 
 
 def selected(topics: str, partitions: str | None) -> Selection:

@@ -99,7 +99,7 @@ class NativeMetadataStore:
 
         Also the partitions that were looked at and whose log start is unknown.
         """
-        replay = self.segments.catch_up()
+        replay = self.segments.seen
         lost = [
             f"{self._where}: partition {number} begins with offset {first}: its earlier records were deleted, and the "
             "segments that they named are unknown; Kafka keeps this topic for ever by default"

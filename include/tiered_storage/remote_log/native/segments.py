@@ -56,6 +56,11 @@ class NativeSegments:
                 self._replay.apply(record)
             return self._replay
 
+    @property
+    def seen(self) -> Replay:
+        """What was applied so far; nothing is read."""
+        return self._replay
+
     def list_remote_log_segments(
         self, partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> Iterator[RemoteLogSegmentMetadata]:
