@@ -26,7 +26,11 @@ from tiered_storage.kafka_log.files.small_files import TEMPORARY_SUFFIX, replace
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import (
+    CLEAN_SHUTDOWN,
+    UNKNOWN_BROKER_EPOCH,
+    remove_clean_shutdown,
+)
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.restore.target_directory import UNFINISHED, TargetDirectory
 
@@ -77,6 +81,7 @@ class FollowedDirectory:
         directory = self.root / partition_directory_name(partition.topic, partition.partition)
         _remove_unbegun(directory)
         if not directory.exists():
+            remove_clean_shutdown(self.root)
             log = LocalLog.create(
                 self.root,
                 partition.topic,
@@ -98,6 +103,8 @@ class FollowedDirectory:
                 closed_at=recovery_point if self._was_clean else None,
                 lock=self._lock,
             )
+            # Not earlier: a log that is refused because of damage does not pass for one torn by a crash next time.
+            remove_clean_shutdown(self.root)
         self._logs[partition] = log
         return log
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -12,6 +13,7 @@ import pytest
 from support.remote_logs import ENABLED, ORDERS_0, a_copied_remote_log, assert_clean
 from support.simulated_crashes import Died
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.remote_log.follower.follower import Follower, follow
 from unit.tiered_storage.remote_log.follower.led_partition import LedPartition
 
@@ -63,3 +65,18 @@ def test_a_killed_follower_starts_or_continues(tmp_path: Path, begin: int) -> No
     assert epochs == (EpochEntry(0, 0),)
     with led.as_local_log().open() as remote_log:
         assert_clean(remote_log)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_no_clean_shutdown_mark_stands_while_a_log_is_written(tmp_path: Path, is_new: bool) -> None:
+    led = LedPartition(a_copied_remote_log(tmp_path))
+    led.follow()
+    mark = led.directory / CLEAN_SHUTDOWN
+    if is_new:
+        shutil.rmtree(led.directory / "orders-0")
+    assert mark.is_file()
+
+    with led.follower():
+        assert not mark.exists()
+
+    assert mark.is_file()
