@@ -233,9 +233,7 @@ class UnifiedLog:
         `config` limits the log in place of its own; only segments that end at or before offset `below` are removed.
         Their files stay as `.deleted` until a call `file_delete_delay_ms` later, or until the log is opened again.
         """
-        reached = self.high_watermark if below is None else min(below, self.high_watermark)
-        limits = LogLimits(self.log_start_offset, reached, self.log_end_offset)
-        over = segments_to_delete(self._segments, limits, config or self._config, self._clock(), self._report)
+        over = self._old_segments(config, below)
         if over and over[-1] == self.segments[-1]:
             self.roll()
         self._segments.delete(over)
@@ -244,6 +242,17 @@ class UnifiedLog:
             self._epochs.truncate_from_start(self._start_offset)
         self._deletion.remove(self._clock())
         return tuple(over)
+
+    def end_of_old_segments(self, config: LogConfig | None = None, below: int | None = None) -> int:
+        """Return up to which offset (exclusive) `delete_old_segments` would delete now; the first offset if nothing."""
+        over = self._old_segments(config, below)
+        later = self.segments[len(over) :]
+        return later[0].base_offset if later else self.log_end_offset
+
+    def _old_segments(self, config: LogConfig | None, below: int | None) -> list[LogSegment]:
+        reached = self.high_watermark if below is None else min(below, self.high_watermark)
+        limits = LogLimits(self.log_start_offset, reached, self.log_end_offset)
+        return segments_to_delete(self._segments, limits, config or self._config, self._clock(), self._report)
 
     def truncate_to(self, end_offset: int) -> None:
         """Remove the batches from `end_offset` on, including the one that contains it, with all their traces.

@@ -10,7 +10,7 @@ take it over, or copies may continue from it (log.dirs): by leases and plan as f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +29,7 @@ from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.remote_log.context import RemoteLogContext, overlaps
 from tiered_storage.remote_log.copy.roll_plan import as_the_topic_rolls
+from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.follower.followed_directory import FollowedDirectory
 from tiered_storage.remote_log.follower.index_files import IndexRotation, RemoteIndexFiles
 from tiered_storage.remote_log.follower.local_deletion import delete_local_segments
@@ -38,6 +39,9 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.partition_queries import register_partitions
 from tiered_storage.remote_log.model import Finding, TopicIdPartition, finding_of
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot, snapshot_partition
+from tiered_storage.remote_log.retention.deletions import RemoteLogDeletions
+from tiered_storage.remote_log.retention.permission.deletion_permissions import DeletionKind
+from tiered_storage.remote_log.retention.permission.object_checks import ensure_present
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.source.partition_log import PartitionLog
 from tiered_storage.remote_log.tiering_policy import TieringPolicy, decide, refuse_log
@@ -80,8 +84,7 @@ class Follower:
         register_partitions(context.segments, [partition])
         log = self._leaders_log()
         refuse_log(log)
-        self._policy = decide(log, context.topics, context.settings)
-        self._config = _log_config(log, self._policy)
+        self._config = _log_config(log, decide(log, context.topics, context.settings))
         state = context.segments.partition_state(partition)
         rules = log.unsegmented.rules if log.unsegmented is not None else None
         topic = FollowedTopic(
@@ -238,11 +241,32 @@ class Follower:
             self._find("index", error)
 
     def _delete(self, snapshot: PartitionSnapshot) -> None:
-        if self._context.safety.stopped() is not None:
-            return
-        self._deleted += delete_local_segments(
-            self._followed.log, self._config, self._policy, snapshot.coverage, snapshot.global_log_start
-        )
+        """Delete what is due by the rights and limits of now; what keeps it is a finding."""
+        context = self._context
+        self._findings.pop("delete", None)
+        try:
+            if snapshot.local is None or context.segments.partition_state(self._partition).delete_state is not None:
+                # Its readers see nothing of it: what the remote tier has does not count, and may still be brought back.
+                return
+            self._deleted += delete_local_segments(
+                self._followed.log,
+                self._config,
+                decide(snapshot.local, context.topics, context.settings),
+                snapshot.coverage,
+                snapshot.global_log_start,
+                self._ensure_may_delete,
+            )
+        except TieredStorageError as error:
+            self._find("delete", error)
+
+    def _ensure_may_delete(self, held_by: Sequence[CoveredRange]) -> None:
+        """Raise what keeps the local records that `held_by` holds: what `retain` asks, and objects that are missing."""
+        deletions = RemoteLogDeletions(self._context)
+        deletions.permissions.ensure(self._partition, DeletionKind.LOCAL)
+        for covered in held_by:
+            ensure_present(covered.segment, self._context.storage)
+        # Last: it renews the generation, which is in vain if anything else refuses.
+        deletions.ensure_follower_may_delete(self._partition)
 
     def _find(self, what: str, error: TieredStorageError) -> None:
         self._findings[what] = finding_of(self._partition, error)

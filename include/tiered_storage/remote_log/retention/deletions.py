@@ -90,6 +90,12 @@ class RemoteLogDeletions:
         limit = read_back_limit(self.context.settings)
         return LocalRetentionEnforcement(self.context, self.permissions, self.clocks, limit, on_moved).enforce(plans)
 
+    def ensure_follower_may_delete(self, partition: TopicIdPartition) -> None:
+        """Raise what keeps a follower from deleting local segments of `partition`, as `enforce_local_retention`."""
+        self.permissions.ensure(partition, DeletionKind.LOCAL)
+        self._ensure_may_delete([partition], "local retention of a follower")
+        self.clocks.ensure_not_ahead(partition, self.context.segments.list_remote_log_segments(partition))
+
     def plan_expiry(
         self, selection: Selection, now: int, max_segments: int | None = None
     ) -> tuple[list[ExpiryPlan], list[Finding]]:
