@@ -221,7 +221,7 @@ class Follower:
 
     def _snapshot(self) -> PartitionSnapshot:
         snapshot = snapshot_partition(self._partition, self._context.source, self._context.segments)
-        self._followed.roll_where_ends(snapshot.coverage)
+        self._followed.learn_remote(snapshot.coverage, snapshot.global_log_start)
         return snapshot
 
     def _plan(self) -> FollowerStart:

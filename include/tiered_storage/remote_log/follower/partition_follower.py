@@ -5,8 +5,9 @@ leader's (OffsetForLeaderEpoch) and truncated to where both agree (KIP-101, KIP-
 while it is empty; when it would be truncated below its first local offset; and when the leader no longer has its end.
 
 A consumer's Fetch shows records below the high watermark only, so what is fetched is truncated only after an unclean
-election. The log also rolls where remote segments end: then its segments are those of the remote tier, and a copy from
-this log continues where the remote log ends.
+election. Records that the leader no longer has are discarded only if all of them are remote, or below the log start
+over both tiers. The log also rolls where remote segments end: then its segments are those of the remote tier, and a
+copy from this log continues where the remote log ends.
 
 Source: KIP-101, KIP-279, KIP-405; AbstractFetcherThread of released Kafka.
 """
@@ -19,7 +20,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tiered_storage.errors import LineageContradictedError, UnexpectedAppendOffsetError
+from tiered_storage.errors import (
+    LineageContradictedError,
+    RemoteObjectNotFoundError,
+    UnexpectedAppendOffsetError,
+)
 from tiered_storage.kafka_log.kernels.constants import LOG_OVERHEAD
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_wire.connections.error_codes import (
@@ -33,6 +38,7 @@ from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.follower.start import FollowerStart
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.read.partition_snapshot import NO_REMOTE
 
 _BASE_AND_SIZE = struct.Struct(">qi")
 WAIT_SECONDS = 0.5
@@ -80,8 +86,17 @@ class FollowedTopic:
 class PartitionFollower:
     """Keeps `log` like its leader's. For one thread."""
 
-    def __init__(self, topic: FollowedTopic, log: LocalLog, leader: Leader, plan: Callable[[], FollowerStart]) -> None:
-        """Ask nothing yet. `plan` returns where the log starts now, see plan_start."""
+    def __init__(
+        self,
+        topic: FollowedTopic,
+        log: LocalLog,
+        leader: Leader,
+        plan: Callable[[], FollowerStart],
+    ) -> None:
+        """Ask nothing yet.
+
+        `plan` returns where the log starts now (see plan_start), after a call of `learn_remote`.
+        """
         self.log = log
         self.done = FollowedSoFar()
         self._topic = topic
@@ -93,6 +108,8 @@ class PartitionFollower:
         self._out_of_range = 0
         """How many answers in a row said that the leader does not have the log's end."""
         self._ends: list[int] = []
+        self._coverage = NO_REMOTE
+        self._global_log_start = 0
 
     @property
     def is_empty(self) -> bool:
@@ -104,8 +121,9 @@ class PartitionFollower:
         """Whether the log has all that the leader showed at the last step."""
         return 0 <= self.done.high_watermark <= self.log.log_end_offset
 
-    def roll_where_ends(self, coverage: Coverage) -> None:
-        """From now on begin another segment after the end of each remote one."""
+    def learn_remote(self, coverage: Coverage, global_log_start: int) -> None:
+        """Learn what is remote: from now on another segment begins after the end of each remote one."""
+        self._coverage, self._global_log_start = coverage, global_log_start
         self._ends = [covered.end_offset + 1 for covered in coverage.ranges]
 
     def step(self) -> int:
@@ -121,7 +139,7 @@ class PartitionFollower:
             self._out_of_range += 1
             self._led_by = None
             if not self._agree():
-                self._start()
+                self._start(keeps_records=True)
             return 0
         if found.error_code == FENCED_LEADER_EPOCH:
             self._led_by = None
@@ -136,11 +154,29 @@ class PartitionFollower:
             self._led_by = found.leader_epoch
         return self._take(found)
 
-    def _start(self) -> None:
-        """Empty the log and start it where the remote log and the leader's disk let it."""
+    def _start(self, *, keeps_records: bool = False) -> None:
+        """Empty the log and start it where the remote log and the leader's disk let it.
+
+        Raises RemoteObjectNotFoundError if it `keeps_records` and would discard any that may be nowhere else.
+        """
         start = self._plan()
+        if keeps_records:
+            self._refuse_to_lose(start)
         self.log.restart_after_remote(start.producers, start.epochs, start.log_start_offset)
         self.done.starts.append(start)
+
+    def _refuse_to_lose(self, start: FollowerStart) -> None:
+        log = self.log
+        first, last = log.segments[0].base_offset, log.log_end_offset - 1
+        missing = self._coverage.missing(max(first, self._global_log_start), last)
+        if missing:
+            lost = ", ".join(f"{begin} to {end}" for begin, end in missing)
+            raise RemoteObjectNotFoundError(
+                f"{self._topic.partition}: {log.directory} has offsets {first} to {last}, the leader deleted those "
+                f"that follow, and this log would begin again at offset {start.offset}; but no finished remote segment "
+                f"holds offsets {lost}. Nothing was changed. Copy them from this directory (log.dirs), or remove it if "
+                "nobody needs them, and follow again"
+            )
 
     def _fetch(self) -> FetchedPartition:
         topic = self._topic

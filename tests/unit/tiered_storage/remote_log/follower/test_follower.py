@@ -235,6 +235,36 @@ def test_it_keeps_its_records_while_the_leader_lost_them_and_nothing_remote_has_
     assert led.follower_content() == before
 
 
+def test_it_keeps_records_that_nobody_else_has(tmp_path: Path) -> None:
+    led = LedPartition(_without_remote(a_copied_remote_log(tmp_path)))
+    led.follow()
+    before = led.follower_content()
+    led.append(4)
+    led.trim(before=40)
+
+    with pytest.raises(RemoteObjectNotFoundError, match=r"has offsets 0 to 34.* offset 40.* offsets 0 to 34"):
+        led.follow()
+
+    assert led.follower_content() == before
+
+
+def test_it_keeps_records_that_a_gap_of_the_remote_log_has(led: LedPartition) -> None:
+    led.follow()
+    before = led.follower_content()
+    led.append(4)
+    led.trim(before=40)
+    led.files.properties["copy.over.gaps"] = True
+    with led.files.open() as remote_log:
+        copy(remote_log)
+        assert ranges(segments_of(remote_log))[-1] == (40, 49)
+    led.trim(before=50)
+
+    with pytest.raises(RemoteObjectNotFoundError, match="holds offsets 30 to 34"):
+        led.follow()
+
+    assert led.follower_content() == before
+
+
 def test_another_leader_truncates_it(led: LedPartition) -> None:
     led.append(3)
     led.follow()
