@@ -54,7 +54,7 @@ def move_partition(topic: str, partition: int, source: Path, target: Path) -> Mo
     name = partition_directory_name(topic, partition)
     if source.resolve() == target.resolve():
         raise ConfigurationError(f"{name}: it is in {target} already: name two log directories")
-    if not (source / name).is_dir() or not has_segment(source / name):
+    if not _has_log(source / name) and not _is_to_be_finished(source, target, name):
         raise InvalidLogDirectoryError(f"{source} has no partition {name}: name the log directory that has it")
     to = TargetDirectory(target)
     try:
@@ -92,6 +92,10 @@ def _own(source: Path, target: TargetDirectory) -> None:
 
 def _move(topic: str, partition: int, source: Path, target: TargetDirectory) -> MovedPartition:
     name = partition_directory_name(topic, partition)
+    if not _has_log(source / name):
+        moved = _moved(target.root / name, was_there=True)
+        _remove_left(source, (topic, partition))
+        return moved
     was_there = _is_the_same(source / name, target.root / name)
     if not was_there:
         if not target.is_free(name, None):
@@ -106,10 +110,23 @@ def _move(topic: str, partition: int, source: Path, target: TargetDirectory) -> 
             remove_clean_shutdown(target.root)
         _take_checkpoints(source, target.root, (topic, partition))
         target.put_in_place(name)
-    moved = _files(target.root / name)
-    shown = MovedPartition(name, len(moved), sum(path.stat().st_size for path in moved), was_there)
+    moved = _moved(target.root / name, was_there=was_there)
     _remove(source, (topic, partition))
-    return shown
+    return moved
+
+
+def _moved(directory: Path, *, was_there: bool) -> MovedPartition:
+    files = _files(directory)
+    return MovedPartition(directory.name, len(files), sum(path.stat().st_size for path in files), was_there)
+
+
+def _has_log(directory: Path) -> bool:
+    return directory.is_dir() and has_segment(directory)
+
+
+def _is_to_be_finished(source: Path, target: Path, name: str) -> bool:
+    """Return whether an earlier call was killed after the partition was whole in `target`, while it was removed."""
+    return TargetDirectory(source).staging(name).is_dir() and not (source / name).exists() and _has_log(target / name)
 
 
 def _files(directory: Path) -> list[Path]:
@@ -119,7 +136,7 @@ def _files(directory: Path) -> list[Path]:
 
 def _is_the_same(source: Path, target: Path) -> bool:
     """Return whether `target` is what an earlier call copied: the same topic, and the same segments."""
-    if not target.is_dir() or not has_segment(target):
+    if not _has_log(target):
         return False
     if read_topic_id(source / PARTITION_METADATA) != read_topic_id(target / PARTITION_METADATA):
         return False
@@ -154,9 +171,14 @@ def _remove(source: Path, key: tuple[str, int]) -> None:
     shutil.rmtree(leaving, ignore_errors=True)
     (source / name).rename(leaving)
     sync_directory(source)
+    _remove_left(source, key)
+
+
+def _remove_left(source: Path, key: tuple[str, int]) -> None:
+    """Remove from `source` what is left of a partition that was renamed."""
     for checkpoint in _CHECKPOINTS:
         path = source / checkpoint
         known = read_offset_checkpoint(path) if path.is_file() else {}
         if key in known:
             write_offset_checkpoint(path, {each: offset for each, offset in known.items() if each != key})
-    shutil.rmtree(leaving)
+    shutil.rmtree(TargetDirectory(source).staging(partition_directory_name(*key)))

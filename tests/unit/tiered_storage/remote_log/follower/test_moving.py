@@ -76,6 +76,26 @@ def test_a_killed_move_is_finished_by_the_next_one(led: LedPartition, target: Pa
     assert not (led.directory / "orders-0").exists()
 
 
+def test_a_move_that_was_killed_while_it_removed_is_finished_too(led: LedPartition, target: Path) -> None:
+    before = _contents(led.directory)
+
+    def die_there(path: Path) -> None:
+        if path == led.directory:
+            die()
+
+    with mock.patch.object(moving, "sync_directory", die_there), pytest.raises(Died):
+        move_partition("orders", 0, led.directory, target)
+
+    moved = move_partition("orders", 0, led.directory, target)
+
+    assert (moved.files, moved.was_there) == (len(before), True)
+    assert _contents(target) == before
+    assert not [path for path in led.directory.iterdir() if path.is_dir()]
+    assert ("orders", 0) not in read_offset_checkpoint(led.directory / "log-start-offset-checkpoint")
+    with pytest.raises(InvalidLogDirectoryError, match="orders-0"):
+        move_partition("orders", 0, led.directory, target)
+
+
 def test_a_partition_that_is_not_there_is_refused(led: LedPartition, target: Path) -> None:
     with pytest.raises(InvalidLogDirectoryError, match="orders-7"):
         move_partition("orders", 7, led.directory, target)
