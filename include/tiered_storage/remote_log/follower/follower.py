@@ -93,7 +93,7 @@ class Follower:
             context.settings.copy_window_bytes,
         )
         own = directory.log(partition, self._config, state.log_start_offset or 0)
-        self._followed = PartitionFollower(topic, own, leader, self._plan)
+        self._followed = PartitionFollower(topic, own, leader, self._plan, directory.write_checkpoints)
         settings = context.settings
         rotation = IndexRotation(
             settings.remote_log_index_rotation_bytes, settings.remote_log_index_rotation_interval_ms

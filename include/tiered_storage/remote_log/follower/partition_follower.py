@@ -92,16 +92,19 @@ class PartitionFollower:
         log: LocalLog,
         leader: Leader,
         plan: Callable[[], FollowerStart],
+        on_start: Callable[[], object] = lambda: None,
     ) -> None:
         """Ask nothing yet.
 
-        `plan` returns where the log starts now (see plan_start), after a call of `learn_remote`.
+        `plan` returns where the log starts now (see plan_start), after a call of `learn_remote`. `on_start` is called
+        when the log was started again.
         """
         self.log = log
         self.done = FollowedSoFar()
         self._topic = topic
         self._leader = leader
         self._plan = plan
+        self._on_start = on_start
         self._buffer = FetchBuffer(2 * topic.fetch_bytes)
         self._led_by: int | None = None
         """The leader epoch that the log was compared with; None: it was not."""
@@ -164,6 +167,7 @@ class PartitionFollower:
             self._refuse_to_lose(start)
         self.log.restart_after_remote(start.producers, start.epochs, start.log_start_offset)
         self.done.starts.append(start)
+        self._on_start()
 
     def _refuse_to_lose(self, start: FollowerStart) -> None:
         log = self.log

@@ -14,6 +14,7 @@ from support.remote_logs import (
     assert_clean,
     copy,
     end_below,
+    local_log,
     offsets_read,
     ranges,
     segments_of,
@@ -206,6 +207,22 @@ def test_a_leader_that_trims_meanwhile_is_followed_from_its_new_start(led: LedPa
 
     assert [start.offset for start in report.starts] == [0, 2 * SEGMENT_OFFSETS]
     assert led.follower_content() == led.content(2 * SEGMENT_OFFSETS)
+
+
+def test_one_that_is_killed_after_its_start_leaves_a_directory_that_can_be_read(led: LedPartition) -> None:
+    led.trim(before=SEGMENT_OFFSETS)
+    killed = led.files.root / "killed"
+
+    def kill() -> None:
+        shutil.copytree(led.directory, killed)
+
+    led.before_fetch = kill
+
+    led.follow()
+
+    files = replace(led.files, properties={**led.files.properties, "log.dirs": [str(killed)]})
+    with files.open() as remote_log:
+        assert local_log(remote_log).tiered_by_kafka is None
 
 
 def test_a_follower_that_was_away_while_the_leader_trimmed_starts_again(led: LedPartition) -> None:
