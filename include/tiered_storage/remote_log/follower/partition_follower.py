@@ -167,6 +167,8 @@ class PartitionFollower:
             self._refuse_to_lose(start)
         self.log.restart_after_remote(start.producers, start.epochs, start.log_start_offset)
         self.done.starts.append(start)
+        # The earlier one is of before: the log is not caught up before the next answer.
+        self.done.high_watermark = -1
         self._on_start()
 
     def _refuse_to_lose(self, start: FollowerStart) -> None:
@@ -257,6 +259,8 @@ class PartitionFollower:
                 log_start = self.log.log_end_offset
                 self.log.truncate_fully_and_start_at(_BASE_AND_SIZE.unpack_from(part)[0])
                 self.log.append_as_follower(part, leader_epoch=epoch)
+                # An earlier answer may have set it to less.
+                self.log.update_high_watermark(self.log.log_end_offset)
                 self.log.delete_records(log_start)
 
     def _parts(self, records: bytes) -> Iterator[bytes]:

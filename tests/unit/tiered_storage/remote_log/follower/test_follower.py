@@ -187,6 +187,21 @@ def test_a_log_that_begins_inside_a_batch_is_followed_from_that_batch(tmp_path: 
     assert (report.log_start_offset, report.local_start_offset) == (13, SEGMENT_OFFSETS)
 
 
+def test_records_may_be_deleted_into_the_batch_after_its_end(tmp_path: Path) -> None:
+    led = LedPartition(_without_remote(a_copied_remote_log(tmp_path)))
+    with led.log() as log:
+        log.truncate_fully_and_start_at(log.log_end_offset)
+    with led.follower() as follower:
+        follow(follower)
+        led.append(2)
+        led.trim(before=37)
+        report = follow(follower)
+
+    assert [start.offset for start in report.starts] == [35, 37]
+    assert (report.log_start_offset, report.local_start_offset, report.log_end_offset) == (37, 35, 45)
+    assert led.follower_content() == led.content(37)
+
+
 def _without_remote(files: RemoteLogFiles) -> RemoteLogFiles:
     shutil.rmtree(files.root / "state")
     return files
