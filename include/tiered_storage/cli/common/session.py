@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -131,8 +133,17 @@ def refused_by_decision(
 
 
 def lease_owner(command: str) -> str:
-    """Return the name under which this process holds leases."""
-    return f"tiered-storage {command} {socket.gethostname()}/{os.getpid()}"
+    """Return the name under which this process holds leases.
+
+    Two containers may have the same host name and process number; the same owner would take over the other's leases.
+    """
+    return f"tiered-storage {command} {socket.gethostname()}/{os.getpid()}/{_random_of(os.getpid())}"
+
+
+@cache
+def _random_of(_: int) -> str:
+    # A forked process has another number, and gets another one.
+    return secrets.token_hex(4)
 
 
 def show_past_retention(found: Sequence[PastRetention], output: Output) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -155,4 +156,8 @@ def test_each_process_holds_leases_under_a_name_of_its_own() -> None:
 
     assert lease_owner("copy") == lease_owner("copy")
     assert lease_owner("copy") != lease_owner("expire")
-    assert lease_owner("copy").endswith(f"/{os.getpid()}")
+    assert f"/{os.getpid()}/" in lease_owner("copy")
+    command = "from tiered_storage.cli.common import session; print(session.lease_owner('copy').rpartition('/')[2])"
+    other = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True).stdout.strip()
+    assert other
+    assert not lease_owner("copy").endswith(f"/{other}")
