@@ -169,7 +169,7 @@ def test_a_topic_that_lost_its_first_records_is_reported_by_a_new_cache(
     real_kafka.client.delete_records(store.state.topic.name, partition, 1)
 
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [finished], "this host consumed them before"
-    store.state.cache.forget()
+    store.state.cache.rebuild()
     with pytest.raises(MetadataMissingError, match=f"partition {partition}: begins at offset 1"):
         next(store.segments.list_remote_log_segments(ORDERS_0))
 

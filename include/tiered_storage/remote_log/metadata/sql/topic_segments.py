@@ -26,7 +26,7 @@ from tiered_storage.remote_log.metadata.sql.database.schema import (
     topic_segments,
 )
 from tiered_storage.remote_log.metadata.sql.segment_rows import bound_key, has_bound_key, in_batches, key_values
-from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 
 _FACTS = select(topic_segments).where(topic_segments.c.segment_id.in_(bindparam("ids", expanding=True)))
 _HAS_ID = has_bound_key(topic_segments) & (topic_segments.c.segment_id == bindparam("key_segment_id"))
@@ -124,16 +124,6 @@ def permit_undeletes(
     """Permit the updates with this event timestamp (ms) to return these segments from their deletion."""
     insert_missing(connection, topic_segments, [_row(segment) for segment in undeleted])
     _set(connection, _SET_UNDELETED, {segment.segment_id: event_timestamp for segment in undeleted})
-
-
-def known_beginnings(connection: Connection, partition: TopicIdPartition, ids: Iterable[str]) -> frozenset[str]:
-    """Return those of `ids` that were ever begun in the partition."""
-    wanted = (partition.topic_id, partition.partition)
-    return frozenset(
-        segment_id
-        for (segment_id, *place), facts in facts_of(connection, ids).items()
-        if (*place, facts.cluster_id) == (*wanted, partition.cluster_id)
-    )
 
 
 def _set(connection: Connection, statement: Any, values: Mapping[RemoteLogSegmentId, int]) -> None:

@@ -107,13 +107,6 @@ class SegmentCache:
                 self._remove()
         self.database = self._usable()
 
-    def forget(self) -> None:
-        """Build the file again: the topic no longer has what was consumed."""
-        self.database.close()
-        with self._locked():
-            self._remove()
-        self.database = self._usable()
-
     def close(self) -> None:
         """Close the file."""
         self.database.close()

@@ -26,7 +26,6 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
 from tiered_storage.remote_log.metadata.sql.leases import newest_leases
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
-from tiered_storage.remote_log.metadata.sql.topic_segments import known_beginnings
 from tiered_storage.remote_log.metadata.topic.segment_writes import TopicSegmentWrites
 from tiered_storage.remote_log.metadata.topic.topic_state import TopicState
 from tiered_storage.remote_log.model import (
@@ -132,12 +131,10 @@ class TopicRemoteLogMetadataManager:
         return beside
 
     def known_segment_ids(self, partition: TopicIdPartition, ids: Iterable[str]) -> frozenset[str]:
-        """As RemoteLogMetadataManager; also ids whose beginning is on its way to the topic."""
+        """As RemoteLogMetadataManager. An id that only topic_segments has is unknown: the topic lost its records."""
         asked = list(ids)
         beside = self._sql.known_segment_ids(partition, asked)
-        with self._database.reading() as connection:
-            begun = known_beginnings(connection, partition, asked)
-        return beside | begun | self._caught_up(partition).known_segment_ids(partition, asked)
+        return beside | self._caught_up(partition).known_segment_ids(partition, asked)
 
     def list_partitions(self) -> Sequence[TopicIdPartition]:
         """As RemoteLogMetadataManager, by cluster, topic id and partition."""

@@ -208,16 +208,21 @@ class TopicState:
         # Read first: other processes consume what is written meanwhile.
         consumed = self.cache.consumed()
         ends = self.log.ends(topic, wanted)
-        if any(consumed.get(number, 0) > end for number, end in ends.items()):
-            # An unclean election lost records of the topic: what the file has may not be so any more.
-            self.cache.forget()
-            consumed = {}
+        self._refuse_shortened(topic, consumed, ends)
         behind = [number for number, end in ends.items() if consumed.get(number, 0) < end]
         starts = self.log.starts(topic, behind) if behind else {}
         for number in sorted(behind):
             if consumed.get(number, 0) < starts[number]:
                 raise _lost_records(topic, number, starts[number], consumed.get(number, 0))
             self._catch_up_one(topic, number, ends[number])
+
+    def _refuse_shortened(self, topic: MetadataTopicId, consumed: Mapping[int, int], ends: Mapping[int, int]) -> None:
+        """Raise MetadataMissingError if a metadata partition ends before what this host consumed; keep the cache."""
+        for number, end in ends.items():
+            if consumed.get(number, 0) > end:
+                # A topic that was created again under its name is reported as that.
+                ensure_same(self._options, self.log, topic)
+                raise _shortened(topic, number, end, consumed[number], self.cache.path)
 
     def _catch_up_one(self, topic: MetadataTopicId, number: int, end: int) -> None:
         # Asked again after each part: other threads and processes apply the same records to the same file.
@@ -277,6 +282,15 @@ def _lost_records(topic: MetadataTopicId, number: int, start: int, consumed: int
         f"metadata topic {topic.name}, partition {number}: begins at offset {start}, and this host consumed it up to "
         f"offset {consumed}: records of segments are lost. Was retention.ms set, or were records deleted? Restore the "
         "topic, or rebuild the metadata from the store with 'tiered-storage rebuild-metadata'"
+    )
+
+
+def _shortened(topic: MetadataTopicId, number: int, end: int, consumed: int, cache: Path) -> MetadataMissingError:
+    return MetadataMissingError(
+        f"metadata topic {topic.name}, partition {number}: ends at offset {end}, and this host consumed it up to "
+        f"offset {consumed}: records of segments are lost: a disk, or an unclean leader election. Keep {cache}, which "
+        "has them; end all processes, and restore the topic, or rebuild the metadata from the store with "
+        "'tiered-storage rebuild-metadata'"
     )
 
 

@@ -1,0 +1,56 @@
+"""The state of a metadata topic, when the topic is not what it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.metadata_stores import ORDERS_0, a_segment
+from tiered_storage.errors import MetadataMissingError
+from tiered_storage.remote_log.metadata.sql.topic_segments import write_beginnings
+from tiered_storage.remote_log.metadata.topic.cache import write_next_offset
+from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
+from tiered_storage.remote_log.model import Lease
+from unit.tiered_storage.remote_log.metadata.topic.answers import Answers
+
+
+def consume(store: TopicMetadataStore, partition: int, offset: int) -> None:
+    """Let this host have consumed a metadata partition up to `offset`."""
+    with store.state.cache.database.writing() as connection:
+        write_next_offset(connection, partition, offset)
+
+
+@pytest.mark.parametrize("end", [0, 900])
+def test_a_topic_that_ends_before_what_was_consumed_is_refused(
+    answers: Answers, topic_metadata: TopicMetadataStore, end: int
+) -> None:
+    """Without the error, its segments look like orphans, which repair deletes."""
+    consume(topic_metadata, 1, 1_000)
+    answers.ends = {1: end}
+
+    with pytest.raises(MetadataMissingError, match=rf"partition 1: ends at offset {end}.*1000.*rebuild-metadata"):
+        topic_metadata.segments.segment_totals()
+
+    assert topic_metadata.state.cache.consumed() == {1: 1_000}, "the only copy of the lost records"
+
+
+def test_a_topic_that_was_created_again_is_refused_as_another(
+    answers: Answers, topic_metadata: TopicMetadataStore
+) -> None:
+    consume(topic_metadata, 1, 1_000)
+    lost = answers.topic.topic_id
+    answers.create_again()
+
+    with pytest.raises(MetadataMissingError, match=rf"are in metadata topic .*{lost}.*{answers.topic.topic_id}"):
+        topic_metadata.segments.segment_totals()
+
+
+def test_a_segment_whose_records_the_topic_lost_is_unknown(
+    answers: Answers, topic_metadata: TopicMetadataStore
+) -> None:
+    """So audit sees that the metadata are older than the store, and repair deletes nothing."""
+    segment = a_segment(Lease(ORDERS_0, "run-1", 3, 1_000))
+    with topic_metadata.sql.database.writing() as connection:
+        write_beginnings(connection, [segment])
+
+    assert answers.ends == {}
+    assert topic_metadata.segments.known_segment_ids(ORDERS_0, [segment.segment_id.id]) == frozenset()
