@@ -127,6 +127,11 @@ def _check(options: TopicOptions, topic: TopicMetadata, configs: TopicConfigs | 
             f"{where}: has retention.ms {configs.retention_ms}, and {setting_name('retention_ms')} is "
             f"{options.retention_ms}: make them equal; metadata that expire are lost"
         )
+    if configs.retention_bytes >= 0:
+        raise ConfigurationError(
+            f"{where}: has retention.bytes {configs.retention_bytes}, so its brokers delete the oldest metadata: set "
+            "it to -1 for the topic, since the brokers' log.retention.bytes stands for it otherwise"
+        )
 
 
 def _refuse_native(options: TopicOptions, broker: int) -> None:
