@@ -42,6 +42,8 @@ KAFKAS_METADATA_MANAGER = "org.apache.kafka.server.log.remote.metadata.storage.T
 """Kafka's name for the same."""
 COMMON_CLIENT_PREFIX = "remote.log.metadata.common.client."
 """What the options begin with, after rlmm.config., that say how the metadata topic's cluster is reached."""
+METADATA_TOPIC_OPTION = "remote.log.metadata.topic.name"
+"""The option, after rlmm.config., with the name of the metadata topic."""
 METADATA_CACHE_OPTION = "remote.log.metadata.cache.directory"
 """The option, after rlmm.config., with the folder of the metadata topic's cache."""
 

@@ -10,6 +10,7 @@ from pydantic import ValidationInfo, field_validator
 from tiered_storage.settings.own_managers import (
     KAFKAS_METADATA_MANAGER,
     METADATA_MANAGER,
+    METADATA_TOPIC_OPTION,
     STORAGE_MANAGER,
     TOPIC_METADATA_MANAGER,
 )
@@ -312,6 +313,11 @@ class StorageSettings(PropertyModel):
     def has_metadata_topic(self) -> bool:
         """Whether the segments' metadata are in a topic of Kafka."""
         return self.remote_log_metadata_manager_class_name in {TOPIC_METADATA_MANAGER, KAFKAS_METADATA_MANAGER}
+
+    @property
+    def metadata_topic(self) -> str | None:
+        """The name of the metadata topic if an option gives it one; it is never copied or trimmed."""
+        return self.rlmm_config.get(METADATA_TOPIC_OPTION) if self.has_metadata_topic else None
 
     @field_validator("rsm_config_endpoint", "rsm_config_sts_endpoint")
     @classmethod

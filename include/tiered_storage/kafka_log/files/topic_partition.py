@@ -22,7 +22,7 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
 """The metadata topic of a broker with tiered storage of its own; Kafka does not count it as internal."""
 OUR_METADATA_TOPIC = "__remote_log_metadata_of_remote_log"
-"""The metadata topic of Remote Log, unless a setting names another one. It is never tiered itself."""
+"""The metadata topic of Remote Log, unless a setting names another one. Neither is ever tiered."""
 RESERVED_PREFIX = "__"
 """The prefix of Kafka's own topics; a user's topic may begin with it too."""
 MAX_TOPIC_LENGTH = 249

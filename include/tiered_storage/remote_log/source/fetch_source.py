@@ -72,11 +72,13 @@ class FetchSource:
         fetch_bytes: int,
         brokers: BrokerDirectories | None = None,
         max_skew_ms: int | None = None,
+        metadata_topic: str | None = None,
     ) -> None:
         """Open nothing yet. `cluster_id` is the id that the cluster must have; None: whichever it has.
 
         `brokers` says where copies find the files of a partition's leader; None: nowhere, they fetch all of it.
         `notices` has a clock of the cluster that is more than `max_skew_ms` from this machine's; None: it has none.
+        `metadata_topic` is the name of Remote Log's own topic, besides the default one: it is internal.
         Methods raise ConfigurationError for properties that are invalid or refused.
         """
         self._properties = properties
@@ -84,6 +86,7 @@ class FetchSource:
         self._fetch_bytes = fetch_bytes
         self._brokers = brokers
         self._max_skew_ms = max_skew_ms
+        self._metadata_topics = frozenset({OUR_METADATA_TOPIC, metadata_topic})
         self._opened: ClusterClient | None = None
         self._sample = FetchBuffer(_SAMPLE_BUFFER)
         self._lock = RLock()
@@ -231,7 +234,7 @@ class FetchSource:
             yield NamedPartition(
                 topic_id_partition=self._identify(found, topic, each.partition),
                 place=f"{each} at {self._place}",
-                is_internal=topic.internal or topic.name == OUR_METADATA_TOPIC,
+                is_internal=topic.internal or topic.name in self._metadata_topics,
                 is_compacted=configs.is_compacted,
                 topic_id_is_derived=topic.topic_id is None,
                 cluster_id_is_derived=False,
@@ -299,7 +302,7 @@ class FetchSource:
             log_start_offset=offsets.start,
             last_stable_offset=offsets.stable,
             leader_epochs=lineage,
-            is_internal=topic.internal or topic.name == OUR_METADATA_TOPIC,
+            is_internal=topic.internal or topic.name in self._metadata_topics,
             is_compacted=configs.is_compacted,
             topic_id_is_derived=topic.topic_id is None,
             high_watermark=offsets.high_watermark,
@@ -377,7 +380,14 @@ def open_fetch_source(settings: Settings, properties: Mapping[str, str]) -> Fetc
     fetch_bytes = settings.copy_window_bytes
     if settings.remote_log_manager_copy_max_bytes_per_second > 0:
         fetch_bytes = min(fetch_bytes, _LIMITED_FETCH_BYTES)
-    return FetchSource({**properties, **servers}, settings.cluster_id, fetch_bytes, brokers, settings.clock_max_skew_ms)
+    return FetchSource(
+        {**properties, **servers},
+        settings.cluster_id,
+        fetch_bytes,
+        brokers,
+        settings.clock_max_skew_ms,
+        settings.metadata_topic,
+    )
 
 
 def _tiered(configs: TopicConfigs, topic: str) -> str | None:

@@ -29,6 +29,7 @@ from tiered_storage.kafka_log.files.log_directory import (
 )
 from tiered_storage.kafka_log.files.log_segment import LogSegment, segment_sizes
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
+from tiered_storage.kafka_log.files.topic_partition import OUR_METADATA_TOPIC
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.source.partition_log import (
@@ -49,13 +50,15 @@ class LogDirectorySource:
 
     `cluster_id` is the id of a directory without meta.properties, and must equal the id of a directory with one.
     Without either, the id is derived from the directory's path. `end_is_stable`: a person declares that nothing in
-    these logs will be truncated. `held` is a directory whose `.lock` the caller holds itself.
+    these logs will be truncated. `held` is a directory whose `.lock` the caller holds itself. `metadata_topic` is the
+    name of Remote Log's own topic, besides the default one: it is internal.
     """
 
     directories: tuple[Path, ...]
     cluster_id: str | None = None
     end_is_stable: bool = False
     held: Path | None = None
+    metadata_topic: str | None = None
 
     @property
     def is_configured(self) -> bool:
@@ -131,7 +134,7 @@ class LogDirectorySource:
                 yield NamedPartition(
                     topic_id_partition=partition,
                     place=str(found.path),
-                    is_internal=found.is_internal,
+                    is_internal=self._is_internal(found),
                     is_compacted=found.topic in compacted,
                     topic_id_is_derived=found.topic_id is None,
                     cluster_id_is_derived=self._known_cluster_id(directory) is None,
@@ -177,6 +180,9 @@ class LogDirectorySource:
             )
         return directory, compacted
 
+    def _is_internal(self, found: PartitionDirectory) -> bool:
+        return found.is_internal or found.topic in {OUR_METADATA_TOPIC, self.metadata_topic}
+
     def _identify(self, directory: LogDirectory, found: PartitionDirectory) -> TopicIdPartition:
         cluster_id = self._known_cluster_id(directory) or _derived_id(str(directory.root.resolve()))
         topic_id = found.topic_id or derived_topic_id(cluster_id, found.topic)
@@ -203,7 +209,7 @@ class LogDirectorySource:
             log_start_offset=log_start,
             last_stable_offset=read_last_stable_offset(found.path, high_watermark, files, log_start),
             leader_epochs=_lineage(found.path, files),
-            is_internal=found.is_internal,
+            is_internal=self._is_internal(found),
             topic_id_is_derived=found.topic_id is None,
             cluster_id_is_derived=self._known_cluster_id(directory) is None,
             is_compacted=found.topic in compacted,

@@ -38,7 +38,9 @@ def _open_log_directories(settings: Settings, _: Mapping[str, str]) -> SegmentSo
     # A worker that only opens segments needs no source, and a plan needs no opener.
     from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 
-    return LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)
+    return LogDirectorySource(
+        settings.log_dirs, settings.cluster_id, settings.log_end_is_stable, metadata_topic=settings.metadata_topic
+    )
 
 
 def _open_file(location: SegmentLocation, history: ProducerHistory | None) -> OpenSegment:

@@ -9,10 +9,9 @@ from typing import Final, Self
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.files.topic_partition import OUR_METADATA_TOPIC
-from tiered_storage.settings.own_managers import COMMON_CLIENT_PREFIX, METADATA_CACHE_OPTION
+from tiered_storage.settings.own_managers import COMMON_CLIENT_PREFIX, METADATA_CACHE_OPTION, METADATA_TOPIC_OPTION
 
 _PREFIX: Final = "rlmm.config."
-_NAME: Final = "remote.log.metadata.topic.name"
 _REPLICATION: Final = "remote.log.metadata.topic.replication.factor"
 _PARTITIONS: Final = "remote.log.metadata.topic.num.partitions"
 _RETENTION: Final = "remote.log.metadata.topic.retention.ms"
@@ -64,7 +63,7 @@ class TopicOptions:
                 number = _whole(name, value)
                 numbers[name] = number if isinstance(number, int) else numbers[name]
                 problems += [number] if isinstance(number, str) else []
-            elif name not in {_NAME, METADATA_CACHE_OPTION, *_NOT_OURS}:
+            elif name not in {METADATA_TOPIC_OPTION, METADATA_CACHE_OPTION, *_NOT_OURS}:
                 problems.append(f"{_PREFIX}{name} is not an option of the metadata topic: correct or remove it")
         if METADATA_CACHE_OPTION not in configs:
             problems.append(f"{_PREFIX}{METADATA_CACHE_OPTION} is missing: name a folder on a local disk")
@@ -72,7 +71,7 @@ class TopicOptions:
             raise ConfigurationError("; ".join(problems))
         return cls(
             Path(configs[METADATA_CACHE_OPTION]),
-            name=configs.get(_NAME, OUR_METADATA_TOPIC),
+            name=configs.get(METADATA_TOPIC_OPTION, OUR_METADATA_TOPIC),
             replication_factor=numbers[_REPLICATION],
             partitions=numbers[_PARTITIONS],
             retention_ms=numbers[_RETENTION],
@@ -104,7 +103,12 @@ class TopicOptions:
 
 def setting_name(option: str) -> str:
     """Return the name of the setting that has the option of TopicOptions called `option`."""
-    names = {"name": _NAME, "partitions": _PARTITIONS, "replication_factor": _REPLICATION, "retention_ms": _RETENTION}
+    names = {
+        "name": METADATA_TOPIC_OPTION,
+        "partitions": _PARTITIONS,
+        "replication_factor": _REPLICATION,
+        "retention_ms": _RETENTION,
+    }
     return _PREFIX + names[option]
 
 

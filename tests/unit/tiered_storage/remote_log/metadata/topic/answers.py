@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata, TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 from tiered_storage.kafka_wire.topic_configs import TopicConfigs
@@ -31,6 +32,10 @@ class Answers:
         monkeypatch.setattr(ClusterClient, "metadata", lambda *_, **__: self._metadata())
         monkeypatch.setattr(ClusterClient, "topic_configs", self._configs)
         monkeypatch.setattr(ClusterClient, "list_offsets", self._offsets)
+        monkeypatch.setattr(ClusterClient, "log_sizes", lambda *_, **__: {})
+        monkeypatch.setattr(
+            ClusterClient, "offsets_for_leader_epochs", lambda _, asked, **__: dict.fromkeys(asked, EpochEnd(0, 0))
+        )
 
     def create_again(self) -> None:
         """Delete the topic and create it under its name, empty."""
