@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
+from sqlalchemy import Connection
+
 from tiered_storage.errors import (
     ConfigurationError,
     MetadataCorruptError,
@@ -16,7 +18,6 @@ from tiered_storage.errors import (
     MetadataUnavailableError,
     RemoteMetadataError,
 )
-from tiered_storage.remote_log.metadata.sql.database.engine import Database
 from tiered_storage.remote_log.metadata.sql.segment_changes import known_segments
 from tiered_storage.remote_log.metadata.sql.segment_rows import in_batches
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
@@ -267,14 +268,22 @@ class TopicState:
         if known is not None:
             ensure_same(self._options, self.log, known)
             return known
-        _refuse_segments(database)
+        with database.reading() as connection:
+            _refuse_segments(connection, database.where)
         topic = find_topic(self._options, self.log) or create_topic(self._options, self.log)
-        ensure_empty(self.log, topic)
+        try:
+            ensure_empty(self.log, topic)
+        except ConfigurationError:
+            if self.recorded() is None:
+                raise
         with database.writing() as connection:
             other = read_metadata_topic(connection, database.where)
             if other is None:
+                # Again: creating a topic takes seconds, in which a process with other settings may write.
+                _refuse_segments(connection, database.where)
                 write_metadata_topic(connection, topic)
-        return other or topic
+        # Another process that begins at the same time may have recorded the topic, and written to it.
+        return topic if other is None else self._found()
 
 
 def _lost_records(topic: MetadataTopicId, number: int, start: int, consumed: int) -> MetadataMissingError:
@@ -294,13 +303,12 @@ def _shortened(topic: MetadataTopicId, number: int, end: int, consumed: int, cac
     )
 
 
-def _refuse_segments(database: Database) -> None:
-    with database.reading() as connection:
-        if has_segments(connection):
-            raise ConfigurationError(
-                f"{database.where}: has the segments itself: run 'tiered-storage metadata move topic' to move them "
-                "into a metadata topic, or take remote.log.metadata.manager.class.name out of the settings"
-            )
+def _refuse_segments(connection: Connection, where: str) -> None:
+    if has_segments(connection):
+        raise ConfigurationError(
+            f"{where}: has the segments itself: run 'tiered-storage metadata move topic' to move them into a metadata "
+            "topic, or take remote.log.metadata.manager.class.name out of the settings"
+        )
 
 
 def _partition_of(record: Written) -> TopicIdPartition:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -14,6 +14,7 @@ from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpe
 from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
 
+SERVERS = "127.0.0.1:1"
 KEPT = TopicConfigs.of({"retention.ms": "-1"})
 """The settings of a topic that keeps everything."""
 _LED = (0, 1, 0, (1,), (1,), ())
@@ -26,6 +27,8 @@ class Answers:
     topic: MetadataTopicId
     configs: TopicConfigs = KEPT
     ends: dict[int, int] = field(default_factory=dict)
+    before_offsets: Callable[[], None] | None = None
+    """What happens, once, before the brokers answer with offsets."""
 
     def give(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let every client of a cluster get these answers."""
@@ -51,6 +54,9 @@ class Answers:
         return dict.fromkeys(topics, self.configs)
 
     def _offsets(self, wanted: Mapping[TopicPartition, int], **_: object) -> dict[TopicPartition, ListedOffset]:
+        before, self.before_offsets = self.before_offsets, None
+        if before is not None:
+            before()
         return {
             each: ListedOffset(self.ends.get(each.partition, 0) if spec == OffsetSpec.LATEST else 0, -1, 0)
             for each, spec in wanted.items()

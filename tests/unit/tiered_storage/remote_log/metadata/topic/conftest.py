@@ -11,9 +11,7 @@ from support.clocks import ManualClock
 from support.metadata_stores import topic_options, topic_store
 from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
 from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
-from unit.tiered_storage.remote_log.metadata.topic.answers import Answers
-
-SERVERS = "127.0.0.1:1"
+from unit.tiered_storage.remote_log.metadata.topic.answers import SERVERS, Answers
 
 
 @pytest.fixture

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from support.metadata_stores import ORDERS_0, a_segment
-from tiered_storage.errors import MetadataMissingError
+from support.clocks import ManualClock
+from support.metadata_stores import ORDERS_0, a_segment, sqlite_store, topic_store
+from tiered_storage.errors import ConfigurationError, MetadataMissingError
 from tiered_storage.remote_log.metadata.sql.topic_segments import write_beginnings
 from tiered_storage.remote_log.metadata.topic.cache import write_next_offset
 from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
 from tiered_storage.remote_log.model import Lease
-from unit.tiered_storage.remote_log.metadata.topic.answers import Answers
+from unit.tiered_storage.remote_log.metadata.topic.answers import SERVERS, Answers
 
 
 def consume(store: TopicMetadataStore, partition: int, offset: int) -> None:
@@ -54,3 +57,48 @@ def test_a_segment_whose_records_the_topic_lost_is_unknown(
 
     assert answers.ends == {}
     assert topic_metadata.segments.known_segment_ids(ORDERS_0, [segment.segment_id.id]) == frozenset()
+
+
+def test_the_topic_that_another_process_recorded_meanwhile_is_used(
+    answers: Answers, tmp_path: Path, clock: ManualClock
+) -> None:
+    """Airflow starts two tasks at once on new metadata."""
+    with topic_store(SERVERS, tmp_path, clock) as one, topic_store(SERVERS, tmp_path, clock) as other:
+
+        def begin_and_write() -> None:
+            assert one.state.topic == answers.topic
+            answers.ends = {0: 1}
+
+        answers.before_offsets = begin_and_write
+
+        assert other.state.topic == answers.topic
+
+
+def test_records_that_no_process_of_ours_wrote_are_refused(
+    answers: Answers, tmp_path: Path, clock: ManualClock
+) -> None:
+    answers.ends = {2: 1}
+
+    with (
+        topic_store(SERVERS, tmp_path, clock) as store,
+        pytest.raises(ConfigurationError, match="partition 2: has records already"),
+    ):
+        store.segments.list_partitions()
+
+
+def test_segments_that_came_into_sql_while_the_topic_was_created_are_refused(
+    answers: Answers, tmp_path: Path, clock: ManualClock
+) -> None:
+    def add_to_sql() -> None:
+        with sqlite_store(tmp_path, clock) as beside:
+            lease = beside.leases.acquire(ORDERS_0, "run-1", 60_000)
+            beside.segments.add_remote_log_segment_metadata(a_segment(lease), lease)
+
+    answers.before_offsets = add_to_sql
+    with (
+        topic_store(SERVERS, tmp_path, clock) as store,
+        pytest.raises(ConfigurationError, match="has the segments itself"),
+    ):
+        store.segments.list_partitions()
+    with topic_store(SERVERS, tmp_path, clock) as store:
+        assert store.state.recorded() is None
