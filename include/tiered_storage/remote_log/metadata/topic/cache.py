@@ -5,7 +5,7 @@ The tables of segments are those of a SQL metadata store, so look-ups and listin
     consumed            of each metadata partition, the offset of the next record; written with what records changed
     skipped             the records that changed nothing, and why
     partition_deletions the last state of a partition's deletion that the topic has
-    cached_topic        one row: the topic that the file caches, and the version of its tables
+    cached_topic        one row: the topic that the file caches, and the versions of its tables as one number
 
 The file holds nothing that the topic and the SQL store do not. If it is missing, damaged or of another topic, it is
 built again.
@@ -25,11 +25,13 @@ from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String
 
 from tiered_storage.errors import MetadataCorruptError, MetadataUnavailableError, RemoteMetadataError
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing, insert_or_replace
+from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION
 from tiered_storage.remote_log.metadata.sql.database.schema import metadata as sql_tables
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import SqliteDatabase, open_sqlite
 from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
 
 CACHE_VERSION: Final = 1
+"""The version of the tables here; those of segments have SCHEMA_VERSION."""
 
 _tables = MetaData()
 
@@ -190,7 +192,7 @@ def _filled_for(topic: MetadataTopicId) -> Callable[[Database], None]:
         with database.writing() as connection:
             sql_tables.create_all(connection)
             _tables.create_all(connection)
-            row = {"topic_id": topic.topic_id, "partitions": topic.partitions, "version": CACHE_VERSION}
+            row = {"topic_id": topic.topic_id, "partitions": topic.partitions, "version": _version()}
             insert_missing(connection, cached_topic, [row])
 
     return fill
@@ -201,4 +203,9 @@ def _is_of(database: Database, topic: MetadataTopicId) -> bool:
         if not connection.dialect.has_table(connection, cached_topic.name):
             return False
         rows = connection.execute(select(cached_topic)).all()
-    return [tuple(row) for row in rows] == [(topic.topic_id, topic.partitions, CACHE_VERSION)]
+    return [tuple(row) for row in rows] == [(topic.topic_id, topic.partitions, _version())]
+
+
+def _version() -> int:
+    """Return the version of all tables: a file of another version is built again."""
+    return 10_000 * CACHE_VERSION + int(SCHEMA_VERSION)
