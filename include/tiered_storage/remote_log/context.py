@@ -157,15 +157,18 @@ def open_metadata(
 def metadata_configs(settings: Settings, client_properties: Mapping[str, str] | None = None) -> Mapping[str, str]:
     """Return the options of the metadata's class; those of a metadata topic have the cluster's own client properties.
 
-    Raises ConfigurationError for an invalid file of client properties.
+    If the options name brokers themselves, they get none of these, so that no login is sent to another cluster. Raises
+    ConfigurationError for an invalid file of client properties.
     """
     if not settings.has_metadata_topic:
         return settings.rlmm_config
+    cache = {METADATA_CACHE_OPTION: str(settings.state_directory / "metadata-topic")}
+    if any(name.endswith(".bootstrap.servers") for name in settings.rlmm_config):
+        return {**cache, **settings.rlmm_config}
     found = client_properties_of(settings) if client_properties is None else client_properties
     servers = {"bootstrap.servers": settings.bootstrap_servers} if settings.bootstrap_servers else {}
     common = {COMMON_CLIENT_PREFIX + name: value for name, value in {**found, **servers}.items()}
-    cache = str(settings.state_directory / "metadata-topic")
-    return {METADATA_CACHE_OPTION: cache, **common, **settings.rlmm_config}
+    return {**cache, **common, **settings.rlmm_config}
 
 
 def _metadata_manager(settings: Settings) -> MetadataManager:

@@ -107,13 +107,28 @@ def test_a_metadata_topic_is_named_by_our_class_or_by_kafkas(tmp_path: Path, nam
 
 
 def test_an_option_of_the_metadata_topics_client_comes_before_the_clusters(tmp_path: Path) -> None:
-    own = "rlmm.config.remote.log.metadata.common.client.bootstrap.servers: b:9092\nbootstrap.servers: a:9092\n"
+    own = "rlmm.config.remote.log.metadata.common.client.client.id: b\nbootstrap.servers: a:9092\n"
     settings = load(tmp_path, f"remote.log.metadata.manager.class.name: {KAFKAS_METADATA_MANAGER}\n{own}")
 
-    configs = metadata_configs(settings, {"sasl.username": "me"})
+    configs = metadata_configs(settings, {"sasl.username": "me", "client.id": "a"})
 
-    assert configs["remote.log.metadata.common.client.bootstrap.servers"] == "b:9092"
+    assert configs["remote.log.metadata.common.client.bootstrap.servers"] == "a:9092"
+    assert configs["remote.log.metadata.common.client.client.id"] == "b"
     assert configs["remote.log.metadata.common.client.sasl.username"] == "me"
+
+
+@pytest.mark.parametrize("role", ["common.client", "producer"])
+def test_a_metadata_topic_on_another_cluster_does_not_get_the_clusters_login(tmp_path: Path, role: str) -> None:
+    own = {f"remote.log.metadata.{role}.bootstrap.servers": "b:9092", "remote.log.metadata.cache.directory": "/cache"}
+    named = "".join(f"rlmm.config.{name}: {value}\n" for name, value in own.items())
+    settings = load(
+        tmp_path,
+        f"remote.log.metadata.manager.class.name: {KAFKAS_METADATA_MANAGER}\n{named}bootstrap.servers: a:9092\n",
+    )
+
+    configs = metadata_configs(settings, {"sasl.username": "me", "sasl.password": "secret", "ssl.key.location": "/key"})
+
+    assert configs == own
 
 
 def test_metadata_are_found_though_other_settings_are_wrong(tmp_path: Path) -> None:
