@@ -1,8 +1,8 @@
 """The metadata store that has the segments in a topic of Kafka, and all else in a SQL database.
 
 `remote.log.metadata.manager.class.name` names the class, or Kafka's TopicBasedRemoteLogMetadataManager, which stands
-for it. `rlmm.config.url` is the SQL database. The topic is opened when segments are first asked for: leases, decisions
-and the stop of deletions work while its brokers are away.
+for it. `rlmm.config.url` is the SQL database. The topic is opened when segments or partitions are first asked for:
+while its brokers are away, the stop of deletions works, and all that needs neither.
 """
 
 from __future__ import annotations
