@@ -48,11 +48,12 @@ ARGUMENTS: dict[str, tuple[object, ...]] = {
     "metadata take-over": ("--yes",),
     "metadata trust-clock": ("--yes",),
     "restore": ("orders", "--to-directory", "TARGET"),
+    "follow": ("orders", 0, "--directory", "TARGET"),
 }
 """What a command needs beside its name."""
 
 
-WITHOUT_METADATA = {"version", "dump", "rebuild-metadata", "metadata restore"}
+WITHOUT_METADATA = {"version", "dump", "move-partition", "rebuild-metadata", "metadata restore"}
 """The commands that open no metadata: the last two make them again."""
 
 
