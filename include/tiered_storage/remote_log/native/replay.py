@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tiered_storage.errors import InvalidTransitionError, MalformedMetadataRecordError
+from tiered_storage.remote_log.metadata.life_cycle import check_deletion
 from tiered_storage.remote_log.metadata.topic.records import decode_record
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
+    PartitionState,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -146,13 +148,10 @@ class Replay:
 
     def _delete_partition(self, deletion: RemotePartitionDeleteMetadata) -> str | None:
         content = self._known(deletion.topic_id_partition)[1]
-        before = content.delete_state
-        may_follow = (
-            deletion.state is PartitionDeleteState.MARKED if before is None else before.may_become(deletion.state)
-        )
-        if not may_follow:
-            was = "not being deleted" if before is None else before.name
-            return f"{deletion.topic_id_partition} is {was} and cannot become {deletion.state.name}"
+        try:
+            check_deletion(PartitionState(delete_state=content.delete_state), deletion)
+        except InvalidTransitionError as error:
+            return str(error)
         content.delete_state = deletion.state
         if deletion.state is PartitionDeleteState.FINISHED:
             content.segments.clear()
