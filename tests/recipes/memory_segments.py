@@ -28,6 +28,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Outcome,
     SegmentTotals,
     Step,
+    only_accepted,
 )
 from tiered_storage.remote_log.model import (
     Lease,
@@ -49,12 +50,12 @@ class MemorySegments:
         self._content = content
 
     def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata, lease: Lease) -> None:
-        _accepted(self.add_remote_log_segments([(metadata, lease)]))
+        only_accepted(self.add_remote_log_segments([(metadata, lease)]))
 
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, lease: Lease
     ) -> RemoteLogSegmentMetadata:
-        return _accepted(self.update_remote_log_segments([(update, lease)]))
+        return only_accepted(self.update_remote_log_segments([(update, lease)]))
 
     def add_remote_log_segments(self, additions: Sequence[Addition]) -> list[Outcome]:
         for segment, lease in additions:
@@ -250,13 +251,6 @@ class MemorySegments:
 
 def _is_deleted(segment: RemoteLogSegmentMetadata) -> bool:
     return segment.state is SegmentState.DELETE_SEGMENT_FINISHED
-
-
-def _accepted(outcomes: Sequence[Outcome]) -> RemoteLogSegmentMetadata:
-    [outcome] = outcomes
-    if not isinstance(outcome, RemoteLogSegmentMetadata):
-        raise outcome
-    return outcome
 
 
 def _raise_refusals(refused: Iterable[LeaseLostError | None]) -> None:

@@ -29,6 +29,15 @@ Step: TypeAlias = tuple[RemoteLogSegmentMetadataUpdate, Lease]
 Outcome: TypeAlias = RemoteLogSegmentMetadata | LeaseLostError | InvalidTransitionError
 """A segment after a change, or the error that refused it."""
 
+
+def only_accepted(outcomes: Sequence[Outcome]) -> RemoteLogSegmentMetadata:
+    """Return the segment after the only change of a call with many. Raises the error that refused it."""
+    [outcome] = outcomes
+    if not isinstance(outcome, RemoteLogSegmentMetadata):
+        raise outcome
+    return outcome
+
+
 LogStart: TypeAlias = tuple[TopicIdPartition, int, Lease]
 """A move of the global log start (inclusive) of a partition, and the lease for it."""
 

@@ -21,6 +21,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Outcome,
     SegmentTotals,
     Step,
+    only_accepted,
 )
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
 from tiered_storage.remote_log.metadata.sql.database.schema import deleted_segments, partitions, segments
@@ -106,13 +107,13 @@ class SqlRemoteLogMetadataManager:
 
     def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata, lease: Lease) -> None:
         """As RemoteLogMetadataManager; also raises ConfigurationError for what `add_remote_log_segments` does."""
-        _accepted(self.add_remote_log_segments([(metadata, lease)]))
+        only_accepted(self.add_remote_log_segments([(metadata, lease)]))
 
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, lease: Lease
     ) -> RemoteLogSegmentMetadata:
         """As RemoteLogMetadataManager; also raises ConfigurationError for a lease of another partition."""
-        return _accepted(self.update_remote_log_segments([(update, lease)]))
+        return only_accepted(self.update_remote_log_segments([(update, lease)]))
 
     def add_remote_log_segments(self, additions: Sequence[Addition]) -> list[Outcome]:
         """Record many copies that start; return, in order, each segment or the error that refused it.
@@ -313,10 +314,3 @@ class SqlRemoteLogMetadataManager:
         check_lease_of(metadata.topic_id_partition, lease)
         with self._database.writing() as connection:
             write_deletion(connection, metadata, lease, self._database.where)
-
-
-def _accepted(outcomes: Sequence[Outcome]) -> RemoteLogSegmentMetadata:
-    outcome = outcomes[0]
-    if not isinstance(outcome, RemoteLogSegmentMetadata):
-        raise outcome
-    return outcome

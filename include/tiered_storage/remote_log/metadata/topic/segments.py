@@ -22,6 +22,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Outcome,
     SegmentTotals,
     Step,
+    only_accepted,
 )
 from tiered_storage.remote_log.metadata.sql.leases import newest_leases
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
@@ -52,13 +53,13 @@ class TopicRemoteLogMetadataManager:
 
     def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata, lease: Lease) -> None:
         """As RemoteLogMetadataManager; also raises ConfigurationError for what a record cannot hold."""
-        _accepted(self.add_remote_log_segments([(metadata, lease)]))
+        only_accepted(self.add_remote_log_segments([(metadata, lease)]))
 
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, lease: Lease
     ) -> RemoteLogSegmentMetadata:
         """As RemoteLogMetadataManager."""
-        return _accepted(self.update_remote_log_segments([(update, lease)]))
+        return only_accepted(self.update_remote_log_segments([(update, lease)]))
 
     def add_remote_log_segments(self, additions: Sequence[Addition]) -> list[Outcome]:
         """As RemoteLogMetadataManager. A refused record is an InvalidTransitionError."""
@@ -248,10 +249,3 @@ def _sum(one: SegmentTotals, other: SegmentTotals) -> SegmentTotals:
         oldest_event_timestamp=min(one.oldest_event_timestamp, other.oldest_event_timestamp),
         last_epoch=max(epochs, default=None),
     )
-
-
-def _accepted(outcomes: Sequence[Outcome]) -> RemoteLogSegmentMetadata:
-    outcome = outcomes[0]
-    if not isinstance(outcome, RemoteLogSegmentMetadata):
-        raise outcome
-    return outcome
