@@ -22,8 +22,8 @@ class RemoteLogHook(BaseHook):
     :param overrides: properties by name that override the file and the environment
     :param cluster: the name of another cluster, which has a settings file of its own; None: the first cluster
     :param remote_log_metadata_conn_id: see RemoteLogMetadataHook
-    :param kafka_conn_id: a connection of type kafka to the cluster's brokers, for another cluster than the first one
-        with `__` and its name behind it; None: the setting cluster.connection
+    :param kafka_conn_id: a connection of type kafka to the cluster's brokers; None: the setting cluster.connection. A
+        further cluster `west` uses the connection `{kafka_conn_id}__west`
     """
 
     hook_name = "Remote log"

@@ -226,7 +226,7 @@ class PartitionFollower:
         return is_changed
 
     def _start_again(self) -> None:
-        """Start the log anew: the leader contradicts what the remote tier had when it was started."""
+        """Start the log again: the leader contradicts what the remote tier had when it was started."""
         before = (self.log.log_end_offset, self.log.leader_epochs) if self.is_empty else None
         self._start()
         if before == (self.log.log_end_offset, self.log.leader_epochs):
