@@ -46,6 +46,7 @@ def test_closed_segments_are_copied_committed_in_named_batches_and_announced_onc
     assert set(job.folder) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/")
     assert job.folder.endswith("/1")
     assert job.conf == {
+        "spark.submit.deployMode": "client",
         "spark.task.maxFailures": "1",
         "spark.speculation": "false",
         "spark.log.level": "WARN",

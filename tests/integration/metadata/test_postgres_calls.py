@@ -33,6 +33,9 @@ PREPARED = {
 }
 """What makes a call change something after `fill`."""
 
+OF_METADATA_TOPICS = {"topic_segments"}
+"""Tables of a database beside a metadata topic, empty in every other."""
+
 Rows = dict[str, list[tuple[Any, ...]]]
 
 
@@ -53,7 +56,8 @@ class Site:
             for table in metadata.sorted_tables:
                 connection.execute(table.delete())
                 names = table.columns.keys()
-                connection.execute(insert(table), [dict(zip(names, row, strict=True)) for row in self.rows[table.name]])
+                if rows := [dict(zip(names, row, strict=True)) for row in self.rows[table.name]]:
+                    connection.execute(insert(table), rows)
             connection.execute(text(prepared))
         return self.dump()
 
@@ -135,7 +139,7 @@ def test_every_method_of_the_border_is_called() -> None:
 
 
 def test_every_table_has_rows_and_every_write_changes_some(site: Site) -> None:
-    assert all(site.rows.values())
+    assert {name for name, rows in site.rows.items() if not rows} == OF_METADATA_TOPICS
     for name, call in WRITES.items():
         before = site.reset(PREPARED.get(name, "SELECT 1"))
         call(site.store, site.filled)
