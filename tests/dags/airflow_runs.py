@@ -280,7 +280,11 @@ def _make_run(
 
 @contextmanager
 def _handed_over(made: int) -> Iterator[None]:
-    """Let `dag.test` start the run `made` instead of making one."""
+    """Let `dag.test` start the run `made` instead of making one.
+
+    It does not parse and write all DAGs before each run either: `_write_dags` and `refresh` do.
+    """
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
 
     def hand_over(*, dag: Any, session: Session, **_: object) -> DagRun:
         from airflow.models.dagrun import DagRun
@@ -291,7 +295,8 @@ def _handed_over(made: int) -> Iterator[None]:
         session.commit()
         return run
 
-    with patch("airflow.models.dagrun.get_or_create_dagrun", hand_over):
+    no_bundles = patch.object(DagBundlesManager, "get_all_dag_bundles", lambda _: [])
+    with patch("airflow.models.dagrun.get_or_create_dagrun", hand_over), no_bundles:
         yield
 
 
