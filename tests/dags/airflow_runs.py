@@ -284,7 +284,6 @@ def _handed_over(made: int) -> Iterator[None]:
 
     It does not parse and write all DAGs before each run either: `_write_dags` and `refresh` do.
     """
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
 
     def hand_over(*, dag: Any, session: Session, **_: object) -> DagRun:
         from airflow.models.dagrun import DagRun
@@ -295,8 +294,11 @@ def _handed_over(made: int) -> Iterator[None]:
         session.commit()
         return run
 
-    no_bundles = patch.object(DagBundlesManager, "get_all_dag_bundles", lambda _: [])
-    with patch("airflow.models.dagrun.get_or_create_dagrun", hand_over), no_bundles:
+    def no_bundles(_: object) -> list[object]:
+        return []
+
+    bundles = "airflow.dag_processing.bundles.manager.DagBundlesManager.get_all_dag_bundles"
+    with patch("airflow.models.dagrun.get_or_create_dagrun", hand_over), patch(bundles, no_bundles):
         yield
 
 
