@@ -19,7 +19,7 @@ from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeI
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.kernels.constants import MAGIC
 from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
-from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import BatchHeader, read_batch_header
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import (
@@ -71,7 +71,7 @@ def opened(site: SourceUnderTest) -> list[OpenSegment]:
     return [open_segment(segment.location) for segment in site.segments()]
 
 
-def batches(content: bytes) -> list[RecordBatch]:
+def batches(content: bytes) -> list[BatchHeader]:
     found, position = [], 0
     while position < len(content):
         found.append(read_batch_header(content, position))
@@ -79,7 +79,7 @@ def batches(content: bytes) -> list[RecordBatch]:
     return found
 
 
-def batches_of(segment: OpenSegment) -> list[RecordBatch]:
+def batches_of(segment: OpenSegment) -> list[BatchHeader]:
     return batches(b"".join(bytes(window) for window, _ in segment.windows()))
 
 

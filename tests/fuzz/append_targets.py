@@ -34,7 +34,7 @@ from tiered_storage.kafka_log.records.batch_header import (
     NO_LEADER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
-    RecordBatch,
+    BatchHeader,
     TimestampType,
     check_crc,
     read_batch_header,
@@ -65,7 +65,7 @@ def append_produced(content: bytes) -> None:
     place = _Place.of(content[:10])
     for batch in _produced(content[8], content[10:]):
         header = _value_or_refusal(lambda batch=batch: read_produced_batch(batch), len(batch))  # type: ignore[misc]
-        if isinstance(header, RecordBatch):
+        if isinstance(header, BatchHeader):
             _check_produced(header, len(batch))
             times = _times_by_both_decoders(batch, header)
             if times is not None:
@@ -101,7 +101,7 @@ class _Place:
         stamp = TimestampType.LOG_APPEND_TIME if flags[8] & _STAMPED else TimestampType.CREATE_TIME
         return cls(int.from_bytes(flags[:8], "big") & INT64_MAX, flags[9], stamp)
 
-    def check(self, batch: bytes, header: RecordBatch, times: RecordTimes) -> None:
+    def check(self, batch: bytes, header: BatchHeader, times: RecordTimes) -> None:
         """Place `batch`, and read it back."""
         is_stamped = self.timestamp_type is TimestampType.LOG_APPEND_TIME
         latest = _NOW if is_stamped else times.latest
@@ -143,7 +143,7 @@ class _Walk:
             if size - position < BATCH_OVERHEAD:
                 return cls(taken)
             header = value_or_error(lambda batch=batch: read_batch_header(batch, source=SOURCE), SOURCE)  # type: ignore[misc]
-            if not isinstance(header, RecordBatch):
+            if not isinstance(header, BatchHeader):
                 return cls(taken, broken_at=position)
             if position + len(batch) > size or _is_above(header, leader_epoch):
                 return cls(taken)
@@ -177,7 +177,7 @@ def _produced(flags: int, content: bytes) -> list[bytes]:
     return batches
 
 
-def _check_produced(header: RecordBatch, size: int) -> None:
+def _check_produced(header: BatchHeader, size: int) -> None:
     """Of what is taken from producers, readers may rely on this."""
     assert header.size == size
     assert header.record_count == header.last_offset_delta + 1
@@ -200,7 +200,7 @@ def _followed(flags: int, content: bytes) -> list[bytes]:
     return batches
 
 
-def _times_by_both_decoders(batch: bytes, header: RecordBatch) -> RecordTimes | None:
+def _times_by_both_decoders(batch: bytes, header: BatchHeader) -> RecordTimes | None:
     """Return what the times of the records come to, None where they are broken, once both decoders say the same."""
     plain, decoded = (
         value_or_error(lambda few=few: read_record_times(batch, header, few_records=few), SOURCE, len(batch))  # type: ignore[misc]
@@ -270,7 +270,7 @@ def _scan(batch: PlacedBatch) -> None:
     assert table.last_offset.tolist() == [header.last_offset]
 
 
-def _is_above(header: RecordBatch, leader_epoch: int | None) -> bool:
+def _is_above(header: BatchHeader, leader_epoch: int | None) -> bool:
     return leader_epoch is not None and header.partition_leader_epoch > leader_epoch
 
 

@@ -29,7 +29,7 @@ from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.control_record import read_control_type, read_end_marker
 from tiered_storage.kafka_log.records.record import INT64_MAX, INT64_MIN, append_varint, read_varint, read_varlong
-from tiered_storage.kafka_log.records.record_batch import RecordBatch, read_batch_header, read_records
+from tiered_storage.kafka_log.records.record_batch import BatchHeader, read_batch_header, read_records
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, iterate_segment, recover_valid_length
 
 MAX_DECOMPRESSED_BYTES = 1 << 20
@@ -57,7 +57,7 @@ def read_varints(content: bytes) -> None:
 
 def read_header(content: bytes) -> None:
     found = value_or_error(lambda: read_batch_header(content, source=SOURCE), size=len(content))
-    if isinstance(found, RecordBatch):
+    if isinstance(found, BatchHeader):
         assert 0 <= found.base_offset <= found.last_offset < found.next_offset <= INT64_MAX
         assert 0 <= found.record_count <= found.last_offset_delta + 1
         assert found.compression in Compression
@@ -216,7 +216,7 @@ def _plain_rows(batch: bytes, position: int) -> list[Row]:
     return rows
 
 
-def _may_be_inside(header: RecordBatch, within: RecordRange) -> bool:
+def _may_be_inside(header: BatchHeader, within: RecordRange) -> bool:
     """Whether the header alone leaves open that a record is inside; it says the least time with append time only."""
     is_appended = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     return (
@@ -264,7 +264,7 @@ def _first_broken_header(batches: list[bytes], base_offset: int) -> int | None:
     position, next_offset = 0, base_offset
     for batch in batches:
         found = value_or_error(lambda batch=batch: read_batch_header(batch, source=SOURCE))  # type: ignore[misc]
-        if not isinstance(found, RecordBatch):
+        if not isinstance(found, BatchHeader):
             return position
         if found.base_offset < next_offset or found.last_offset - base_offset > INT32_MAX:
             return position

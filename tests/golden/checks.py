@@ -41,7 +41,7 @@ from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.producers.transaction_state import Isolation
 from tiered_storage.kafka_log.records.batch_header import TimestampType
 from tiered_storage.kafka_log.records.compression import Compression
-from tiered_storage.kafka_log.records.record_batch import Record, RecordBatch, read_batch_header, read_records
+from tiered_storage.kafka_log.records.record_batch import BatchHeader, Record, read_batch_header, read_records
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
 COMPACTED = "compacted"
@@ -50,7 +50,7 @@ CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=INDEX_INTERVAL_BYTES
 NAMES = [f"{topic}-{number}" for topic, number in PARTITIONS]
 
 
-def batches(segment: LogSegment) -> Iterator[tuple[RecordBatch, memoryview]]:
+def batches(segment: LogSegment) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yield every batch of `segment`, header and bytes; each checksum is verified."""
     for window, table in iterate_segment(segment.log_path, segment.base_offset):
         start = int(table.position[0])
@@ -59,7 +59,7 @@ def batches(segment: LogSegment) -> Iterator[tuple[RecordBatch, memoryview]]:
             yield read_batch_header(batch), batch
 
 
-def all_batches(partition: Path) -> Iterator[tuple[RecordBatch, memoryview]]:
+def all_batches(partition: Path) -> Iterator[tuple[BatchHeader, memoryview]]:
     for segment in list_segments(partition):
         yield from batches(segment)
 

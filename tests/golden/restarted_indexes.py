@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from tiered_storage.kafka_log.records.batch_header import RecordBatch
+from tiered_storage.kafka_log.records.batch_header import BatchHeader
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -20,7 +20,7 @@ _TIME_ENTRY = struct.Struct(">qi")
 class RestartedIndexes:
     """A segment's offset index and time index, of a broker that was stopped before each new leader epoch in it."""
 
-    def __init__(self, base_offset: int, interval_bytes: int, headers: Iterable[RecordBatch]) -> None:
+    def __init__(self, base_offset: int, interval_bytes: int, headers: Iterable[BatchHeader]) -> None:
         """Take the batches of the segment in their order, and close the time index after the last one."""
         self.offset_index = self.time_index = b""
         self._base_offset = base_offset
@@ -40,7 +40,7 @@ class RestartedIndexes:
         self._add_time()
         self._since_entry = 0
 
-    def _append(self, header: RecordBatch) -> None:
+    def _append(self, header: BatchHeader) -> None:
         last = header.last_offset - self._base_offset
         if header.max_timestamp > self._latest[0]:
             self._latest = header.max_timestamp, last

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
-from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import BatchHeader, read_batch_header
 from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch, read_records
@@ -48,7 +48,7 @@ def marker(
     return encode_end_marker(end, offset, producer_id=producer_id, producer_epoch=epoch, partition_leader_epoch=0)
 
 
-def split(batches: bytes) -> list[tuple[RecordBatch, list[Record]]]:
+def split(batches: bytes) -> list[tuple[BatchHeader, list[Record]]]:
     """The batches in `batches`, which are contiguous: header and records."""
     found = []
     rest = memoryview(batches)

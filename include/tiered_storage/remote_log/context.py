@@ -20,7 +20,7 @@ from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.jobs.worker import JobAccess, JobSecrets, StoreAccess
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, GuardedSafety, GuardedTopics
-from tiered_storage.remote_log.metadata.metadata_store import MetadataManager, MetadataStore
+from tiered_storage.remote_log.metadata.metadata_store import MetadataStore, MetadataStoreFactory
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Leases,
     RemoteLogMetadataManager,
@@ -145,7 +145,7 @@ def open_metadata(
 
     `client_properties`, as open_source, are how a metadata topic's cluster is reached unless its own settings say so.
     """
-    return _metadata_manager(settings).open(
+    return _metadata_factory(settings).open(
         settings.rlmm_config_url.get_secret_value(),
         clock,
         busy_timeout_ms=settings.metadata_busy_timeout_ms,
@@ -171,23 +171,23 @@ def metadata_configs(settings: Settings, client_properties: Mapping[str, str] | 
     return {**cache, **common, **settings.rlmm_config}
 
 
-def _metadata_manager(settings: Settings) -> MetadataManager:
-    return MetadataManager.load(
+def _metadata_factory(settings: Settings) -> MetadataStoreFactory:
+    return MetadataStoreFactory.load(
         settings.remote_log_metadata_manager_class_name, settings.remote_log_metadata_manager_class_path
     )
 
 
 def _are_metadata_there(settings: Settings) -> bool:
-    return _metadata_manager(settings).is_there(settings.rlmm_config_url.get_secret_value(), settings.rlmm_config)
+    return _metadata_factory(settings).is_there(settings.rlmm_config_url.get_secret_value(), settings.rlmm_config)
 
 
 def metadata_file(settings: Settings) -> Path | None:
     """Return the file on this machine that the metadata are in; None if there is none. Raises ConfigurationError."""
-    return _metadata_manager(settings).local_file(settings.rlmm_config_url.get_secret_value(), settings.rlmm_config)
+    return _metadata_factory(settings).local_file(settings.rlmm_config_url.get_secret_value(), settings.rlmm_config)
 
 
 def _metadata_location(settings: Settings) -> str:
-    return _metadata_manager(settings).location(settings.rlmm_config_url.get_secret_value(), settings.rlmm_config)
+    return _metadata_factory(settings).location(settings.rlmm_config_url.get_secret_value(), settings.rlmm_config)
 
 
 def ensure_sql_metadata(settings: Settings) -> None:

@@ -23,7 +23,7 @@ from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperat
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.jobs.groups import CopyFailure, JobFolder
+    from tiered_storage.remote_log.jobs.groups import JobFailure, JobFolder
     from tiered_storage.remote_log.jobs.progress import JobSize, JobWatch
     from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.progress import Progress
@@ -156,7 +156,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         application: Path,
         watch: JobWatch,
         has_results: Callable[[], bool],
-    ) -> CopyFailure | None:
+    ) -> JobFailure | None:
         """Run `application` with Spark for the job's groups; return why it was given up, None if it was not.
 
         If Spark fails or the time is up, the finished groups still count, so that a backlog of hours gets smaller.

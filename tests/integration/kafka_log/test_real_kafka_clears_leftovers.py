@@ -29,7 +29,7 @@ from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
-from tiered_storage.kafka_log.records.record_batch import RecordBatch, read_batch_header
+from tiered_storage.kafka_log.records.record_batch import BatchHeader, read_batch_header
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
 TOPIC = "leftovers"
@@ -85,7 +85,7 @@ class Site:
         self._write(split, second[0][0].base_offset, second, second_suffix)
 
     def _write(
-        self, instead_of: list[LogSegment], base_offset: int, batches: list[tuple[RecordBatch, bytes]], suffix: str
+        self, instead_of: list[LogSegment], base_offset: int, batches: list[tuple[BatchHeader, bytes]], suffix: str
     ) -> list[Path]:
         """Write a segment of `batches`, with the indexes that it has once the others are out of its way."""
         elsewhere = shutil.copytree(self.directory, self.directory.with_name("elsewhere"))
@@ -100,7 +100,7 @@ class Site:
         return written
 
 
-def _batches(segment: LogSegment) -> Iterator[tuple[RecordBatch, bytes]]:
+def _batches(segment: LogSegment) -> Iterator[tuple[BatchHeader, bytes]]:
     for window, table in iterate_segment(segment.log_path, segment.base_offset):
         start = int(table.position[0])
         for position, size in zip(table.position.tolist(), table.size.tolist(), strict=True):

@@ -34,7 +34,7 @@ from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapsho
 from tiered_storage.kafka_log.producers.transaction_state import Isolation, read_last_stable_offset
 from tiered_storage.kafka_log.records.batch_header import TimestampType
 from tiered_storage.kafka_log.records.compression import Compression
-from tiered_storage.kafka_log.records.record_batch import Record, RecordBatch, read_batch_header, read_records
+from tiered_storage.kafka_log.records.record_batch import BatchHeader, Record, read_batch_header, read_records
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
 SMALL_SEGMENTS = {"internal.segment.bytes": "16384"}
@@ -175,7 +175,7 @@ def _produce_transactions_over_borders(client: RealKafkaClient) -> None:
         send(producers[number], "borders", 0, varied_records(1, seed=number))
 
 
-def _batches(partition: Path) -> Iterator[tuple[RecordBatch, list[Record]]]:
+def _batches(partition: Path) -> Iterator[tuple[BatchHeader, list[Record]]]:
     """Yield every batch of every segment, header and records; the scan checks each CRC."""
     for segment in list_segments(partition):
         source = str(segment.log_path)

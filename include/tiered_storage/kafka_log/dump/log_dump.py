@@ -18,7 +18,7 @@ from tiered_storage.kafka_log.files.small_files import is_zero
 from tiered_storage.kafka_log.kernels.constants import APPEND_TIME_BIT, CRC_END
 from tiered_storage.kafka_log.records.batch_header import (
     MAGIC_END,
-    RecordBatch,
+    BatchHeader,
     TimestampType,
     batch_size,
     check_crc,
@@ -115,7 +115,7 @@ def _read_again(path: Path, position: int, size: int) -> bytes:
         return file.read(size)
 
 
-def _batch_fields(header: RecordBatch, position: int, *, is_valid: bool) -> dict[str, object]:
+def _batch_fields(header: BatchHeader, position: int, *, is_valid: bool) -> dict[str, object]:
     return {
         "baseOffset": header.base_offset,
         "lastOffset": header.last_offset,
@@ -138,7 +138,7 @@ def _batch_fields(header: RecordBatch, position: int, *, is_valid: bool) -> dict
     }
 
 
-def _record_fields(header: RecordBatch, record: Record) -> dict[str, object]:
+def _record_fields(header: BatchHeader, record: Record) -> dict[str, object]:
     times = {TIME_NAMES[header.timestamp_type]: header.max_timestamp, "CreateTime": record.timestamp}
     fields = {
         "offset": record.offset,

@@ -22,7 +22,7 @@ from tiered_storage.kafka_log.kernels.constants import INT32_MAX
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.recovery.index_rebuild import write_transaction_index
 from tiered_storage.kafka_log.log.recovery.segment_recovery import RecoveredSegment
-from tiered_storage.kafka_log.records.batch_header import NO_PRODUCER_ID, RecordBatch
+from tiered_storage.kafka_log.records.batch_header import NO_PRODUCER_ID, BatchHeader
 from tiered_storage.kafka_log.records.batch_read import batch_position
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, iterate_segment
 
@@ -65,7 +65,7 @@ class ActiveSegment:
         self.write_out()
         return self._indexes.latest.timestamp
 
-    def has_room_for(self, batch: RecordBatch, now: int) -> bool:
+    def has_room_for(self, batch: BatchHeader, now: int) -> bool:
         """Return whether `batch` still fits: by size, record time, range of offsets and room in the indexes.
 
         `now` (ms since the epoch) replaces record time if the first batch has no timestamp.
@@ -78,7 +78,7 @@ class ActiveSegment:
             return False
         return self._indexes_have_room()
 
-    def append(self, batch: bytes | bytearray | memoryview, header: RecordBatch) -> None:
+    def append(self, batch: bytes | bytearray | memoryview, header: BatchHeader) -> None:
         """Append `batch`, whose offsets follow those before it; it is durable after `flush` or `finish`.
 
         Raises InvalidLogDirectoryError after `close`.

@@ -34,7 +34,7 @@ from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.records.batch_header import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
-    RecordBatch,
+    BatchHeader,
     TimestampType,
     check_crc,
     read_batch_header,
@@ -70,7 +70,7 @@ class RecordTimes:
         return cls(earliest, latest)
 
 
-def read_produced_batch(batch: bytes) -> RecordBatch:
+def read_produced_batch(batch: bytes) -> BatchHeader:
     """Return the header of one encoded batch if a producer may send it, as far as the header shows.
 
     Raises CorruptRecordError if it is incomplete, and as `check_produced_header` does.
@@ -85,7 +85,7 @@ def read_produced_batch(batch: bytes) -> RecordBatch:
     return header
 
 
-def check_produced_header(header: RecordBatch) -> None:
+def check_produced_header(header: BatchHeader) -> None:
     """Raise ConfigurationError if no producer may send a batch with `header`, whoever stamps it."""
     offsets = header.last_offset_delta + 1
     if header.record_count != offsets:
@@ -112,7 +112,7 @@ def check_marker(kind: ControlRecordType, producer_id: int, producer_epoch: int)
         raise ConfigurationError(f"an end marker of producer id {producer_id}, epoch {producer_epoch}: both begin at 0")
 
 
-def read_record_times(batch: bytes, header: RecordBatch, *, few_records: int = FEW_RECORDS) -> RecordTimes:
+def read_record_times(batch: bytes, header: BatchHeader, *, few_records: int = FEW_RECORDS) -> RecordTimes:
     """Decode every record of `batch`, which has as many as offsets, and return their earliest and latest timestamps.
 
     Up to `few_records` of them are decoded without the kernels, with the same result. Its checksum is not verified
@@ -138,7 +138,7 @@ def check_timestamps(times: RecordTimes, now: int, config: LogConfig, partition:
             )
 
 
-def _decoded_times(batch: bytes, header: RecordBatch) -> Iterator[NDArray[np.int64]]:
+def _decoded_times(batch: bytes, header: BatchHeader) -> Iterator[NDArray[np.int64]]:
     """Yield the timestamps of the records a chunk at a time, however many a small batch unpacks to."""
     # Arrow and the kernels take most of a second to import.
     from tiered_storage.kafka_log.columnar.decoder import Checks, ColumnDecoder  # noqa: PLC0415

@@ -64,7 +64,7 @@ from tiered_storage.kafka_log.records.batch_header import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
-    RecordBatch,
+    BatchHeader,
     TimestampType,
 )
 from tiered_storage.kafka_log.records.compression import Compression
@@ -312,7 +312,7 @@ class LocalLog(UnifiedLog):
         self._append(batch, None)
         return header.base_offset
 
-    def _check_size(self, header: RecordBatch) -> None:
+    def _check_size(self, header: BatchHeader) -> None:
         check_size(header, min(self._config.max_message_bytes, self._config.segment_bytes), self.directory.name)
 
     def _epoch_to_write(self, leader_epoch: int | None) -> int:

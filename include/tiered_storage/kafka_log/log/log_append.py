@@ -16,7 +16,7 @@ from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, INT32_MAX
 from tiered_storage.kafka_log.log.batch_validation import SOURCE
 from tiered_storage.kafka_log.records.batch_header import (
     NO_LEADER_EPOCH,
-    RecordBatch,
+    BatchHeader,
     TimestampType,
     check_crc,
     read_batch_header,
@@ -35,7 +35,7 @@ class PlacedBatch:
     """A batch as it is appended, and its header."""
 
     content: bytes | bytearray | memoryview
-    header: RecordBatch
+    header: BatchHeader
 
     @classmethod
     def of(cls, content: bytes | bytearray) -> PlacedBatch:
@@ -111,7 +111,7 @@ def read_markers(batches: Sequence[PlacedBatch]) -> list[EndTransactionMarker | 
     return markers
 
 
-def check_size(header: RecordBatch, most: int, partition: str) -> None:
+def check_size(header: BatchHeader, most: int, partition: str) -> None:
     """Raise ConfigurationError, naming `partition`, if a batch has more than `most` bytes."""
     if header.size > most:
         raise ConfigurationError(

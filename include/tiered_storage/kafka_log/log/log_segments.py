@@ -19,7 +19,7 @@ from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.recovery.segment_recovery import RecoveredSegment, recover_segment, truncate_log_file
 from tiered_storage.kafka_log.log.segment_indexes import SegmentIndexes
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
-from tiered_storage.kafka_log.records.batch_header import RecordBatch
+from tiered_storage.kafka_log.records.batch_header import BatchHeader
 from tiered_storage.kafka_log.records.batch_read import BatchRange, batch_position, read_batch_range
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
@@ -78,13 +78,13 @@ class LogSegments:
         latest = self._latest_record_timestamp(segment, confirmed=confirmed)
         return latest if latest >= 0 else segment.log_path.stat().st_mtime_ns // 1_000_000
 
-    def append(self, batch: bytes | bytearray | memoryview, header: RecordBatch, aborted: AbortedTxn | None) -> None:
+    def append(self, batch: bytes | bytearray | memoryview, header: BatchHeader, aborted: AbortedTxn | None) -> None:
         """Append `batch` to the active segment, which has room for it, with the transaction that it aborts."""
         self._active.append(batch, header)
         if aborted is not None:
             self._active.add_aborted(aborted)
 
-    def has_room_for(self, header: RecordBatch) -> bool:
+    def has_room_for(self, header: BatchHeader) -> bool:
         """Return whether the active segment has room for such a batch; if not, it must be rolled first."""
         return self._active.has_room_for(header, self._clock())
 

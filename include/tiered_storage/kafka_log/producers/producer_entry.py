@@ -24,7 +24,7 @@ from tiered_storage.kafka_log.records.batch_header import (
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
     NO_TIMESTAMP,
-    RecordBatch,
+    BatchHeader,
     sequence_after,
 )
 from tiered_storage.kafka_log.records.control_record import EndTransactionMarker
@@ -109,14 +109,14 @@ class ProducerEntry:
         """Return whether the producer has no open transaction and was silent for `expiration_ms` before `now` (ms)."""
         return self.transaction_first_offset is None and now - self.last_timestamp >= expiration_ms
 
-    def find_duplicate(self, batch: RecordBatch) -> AppendedBatch | None:
+    def find_duplicate(self, batch: BatchHeader) -> AppendedBatch | None:
         """Return the batch with the epoch and the sequence numbers of `batch` if it is one of the last five."""
         if batch.producer_epoch != self.epoch or batch.base_sequence == NO_SEQUENCE:
             return None
         wanted = batch.base_sequence, batch.last_sequence
         return next((known for known in self.batches if (known.first_sequence, known.last_sequence) == wanted), None)
 
-    def check_batch(self, batch: RecordBatch, partition: str) -> None:
+    def check_batch(self, batch: BatchHeader, partition: str) -> None:
         """Raise a subclass of AppendRefusedError, naming `partition`, if a leader may not append `batch` next."""
         who = f"{partition}: producer {self.producer_id}"
         if batch.producer_epoch < self.epoch:
@@ -165,7 +165,7 @@ class ProducerEntry:
             self.batches = []
             self.epoch = epoch
 
-    def _check_sequence(self, batch: RecordBatch, who: str) -> None:
+    def _check_sequence(self, batch: BatchHeader, who: str) -> None:
         """Accept any first sequence number from an unknown producer."""
         if self.epoch == NO_PRODUCER_EPOCH:
             return

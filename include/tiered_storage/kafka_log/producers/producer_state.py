@@ -23,7 +23,7 @@ from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.kafka_log.producers.producer_entry import BATCHES_KEPT, NO_OFFSET, AppendedBatch, ProducerEntry
 from tiered_storage.kafka_log.producers.producer_runs import ProducerRun, producer_runs
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, in_broker_order
-from tiered_storage.kafka_log.records.batch_header import NO_PRODUCER_ID, RecordBatch
+from tiered_storage.kafka_log.records.batch_header import NO_PRODUCER_ID, BatchHeader
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.control_record import EndTransactionMarker, marker_at, marker_rows
 
@@ -114,12 +114,12 @@ class ProducerState:
         """Return a snapshot at `end_offset`."""
         return in_broker_order([entry.to_snapshot() for entry in self._producers.values()])
 
-    def find_duplicate(self, batch: RecordBatch) -> AppendedBatch | None:
+    def find_duplicate(self, batch: BatchHeader) -> AppendedBatch | None:
         """Return the batch that `batch` repeats, if it is one of its producer's last five."""
         entry = self._producers.get(batch.producer_id)
         return entry.find_duplicate(batch) if entry else None
 
-    def check_batch(self, batch: RecordBatch, partition: str) -> None:
+    def check_batch(self, batch: BatchHeader, partition: str) -> None:
         """Raise a subclass of AppendRefusedError if a producer may not append the data batch `batch` next."""
         self._known_or_new(batch.producer_id).check_batch(batch, partition)
 
@@ -130,7 +130,7 @@ class ProducerState:
         entry = self._known_or_new(producer_id)
         entry.check_marker(marker, epoch, partition, transaction_version=transaction_version)
 
-    def add_batch(self, batch: RecordBatch, marker: EndTransactionMarker | None = None) -> AbortedTxn | None:
+    def add_batch(self, batch: BatchHeader, marker: EndTransactionMarker | None = None) -> AbortedTxn | None:
         """Add the next batch of the log, with the end marker that it holds; return the transaction that it aborts."""
         aborted = None
         if batch.has_producer:
@@ -253,7 +253,7 @@ class ProducerState:
             self._begin(run.producer_id, run.transaction_first_offset)
 
 
-def _appended(batch: RecordBatch) -> AppendedBatch:
+def _appended(batch: BatchHeader) -> AppendedBatch:
     return AppendedBatch(batch.last_sequence, batch.last_offset, batch.last_offset_delta, batch.max_timestamp)
 
 

@@ -71,7 +71,7 @@ class TimestampType(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordBatch:
+class BatchHeader:
     """The header of one batch; `size` is all of it on disk, header and records, in bytes."""
 
     base_offset: int
@@ -161,7 +161,7 @@ def batch_size(buffer: Buffer, position: int = 0, *, source: str = "<memory>", s
 
 def read_batch_header(
     buffer: Buffer, position: int = 0, *, source: str = "<memory>", source_position: int = 0
-) -> RecordBatch:
+) -> BatchHeader:
     """Read the header at `position` of `buffer`; the records after it need not be there.
 
     Errors name `source` and the place in it; `source_position` is the place of the first byte of `buffer`.
@@ -173,7 +173,7 @@ def read_batch_header(
         reason = f"truncated: {len(buffer) - position} bytes of a batch header of {BATCH_OVERHEAD}"
         raise CorruptRecordError(source, place, reason)
     base_offset, length, *rest = _HEADER.unpack_from(buffer, position)
-    header = RecordBatch(base_offset, LOG_OVERHEAD + length, *rest)
+    header = BatchHeader(base_offset, LOG_OVERHEAD + length, *rest)
     if base_offset < 0:
         raise CorruptRecordError(source, place, f"the base offset is {base_offset}")
     if header.last_offset_delta < 0:

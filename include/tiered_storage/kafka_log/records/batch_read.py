@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
-from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import BatchHeader, read_batch_header
 from tiered_storage.regular_files import open_regular
 
 
@@ -74,7 +74,7 @@ def batch_position(log_path: Path, position: int, offset: int) -> int | None:
     return found[0] if found else None
 
 
-def _first_batch(file: BinaryIO, source: str, position: int, offset: int) -> tuple[int, RecordBatch] | None:
+def _first_batch(file: BinaryIO, source: str, position: int, offset: int) -> tuple[int, BatchHeader] | None:
     """Return the first batch from `position` on that reaches `offset`, and where it begins."""
     size = file.seek(0, os.SEEK_END)
     while position < size:

@@ -15,7 +15,7 @@ _ROW_BYTES = 7 * 8 + 3 * 4 + 2 * 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTable:
-    """Batches in the order of their log; the fields are those of RecordBatch that differ by batch.
+    """Batches in the order of their log; the fields are those of BatchHeader that differ by batch.
 
     `last_offset` is inclusive. `position` counts bytes from the start of the `.log` file, `size` is the whole batch.
     `base_timestamp` (ms) is the first record's, or the delete horizon if attribute bit 6 is set.

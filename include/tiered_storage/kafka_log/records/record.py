@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.records.batch_header import RecordBatch, TimestampType
+from tiered_storage.kafka_log.records.batch_header import BatchHeader, TimestampType
 
 MAX_VARINT_BYTES = 5
 MAX_VARLONG_BYTES = 10
@@ -137,7 +137,7 @@ def decode_header_key(key: bytes) -> str:
         return LossyText(key.decode(errors="replace"))
 
 
-def decode_records(data: bytes, header: RecordBatch, *, source: str, source_position: int) -> Iterator[Record]:
+def decode_records(data: bytes, header: BatchHeader, *, source: str, source_position: int) -> Iterator[Record]:
     """Yield the records in `data`, which is decompressed, from its first to its last byte.
 
     Raises CorruptRecordError, naming `source` and `source_position` (of the batch), if they contradict `header`.
@@ -162,7 +162,7 @@ def decode_records(data: bytes, header: RecordBatch, *, source: str, source_posi
         raise CorruptRecordError(source, source_position, reason)
 
 
-def _decode_record(data: bytes, position: int, header: RecordBatch, append_time: int | None) -> tuple[Record, int]:
+def _decode_record(data: bytes, position: int, header: BatchHeader, append_time: int | None) -> tuple[Record, int]:
     length, position = read_varint(data, position)
     end = position + length
     if length < 0 or end > len(data):

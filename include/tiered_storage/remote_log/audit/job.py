@@ -18,7 +18,7 @@ from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.audit.deep_audit import audit_segment
 from tiered_storage.remote_log.audit.report import Anomaly, AuditReport, AuditTally
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.jobs.groups import CopyFailure, GroupResults, JobDescription, JobFolder, grouped
+from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFailure, JobFolder, grouped
 from tiered_storage.remote_log.jobs.progress import ProgressLog
 from tiered_storage.remote_log.jobs.throttle import RateLimit, ReportingLimit, audit_limit, fetch_quota
 from tiered_storage.remote_log.jobs.work_area import WorkArea
@@ -37,7 +37,7 @@ class AuditOutcome:
 
     segment: RemoteLogSegmentMetadata
     anomalies: tuple[Anomaly, ...]
-    failure: CopyFailure | None = None
+    failure: JobFailure | None = None
     seconds: float = 0.0
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -115,7 +115,7 @@ class AuditJob:
             yield from results
             for segment in self.files.tasks(number, RemoteLogSegmentMetadata):
                 if segment.segment_id not in known:
-                    died = CopyFailure("", "its worker died before it was read", retriable=True)
+                    died = JobFailure("", "its worker died before it was read", retriable=True)
                     yield AuditOutcome(segment, (), died)
 
 
@@ -148,7 +148,7 @@ def _audited(segment: RemoteLogSegmentMetadata, storage: ListableStorage, limit:
     try:
         anomalies = audit_segment(segment, storage, limit)
     except RemoteStorageError as error:
-        return AuditOutcome(segment, (), CopyFailure.of(error), time.monotonic() - begun)
+        return AuditOutcome(segment, (), JobFailure.of(error), time.monotonic() - begun)
     return AuditOutcome(segment, anomalies, seconds=time.monotonic() - begun)
 
 

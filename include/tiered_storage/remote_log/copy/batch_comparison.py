@@ -22,7 +22,7 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD, MAGIC
-from tiered_storage.kafka_log.records.batch_header import MAGIC_END, RecordBatch, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import MAGIC_END, BatchHeader, read_batch_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import claimed_checksums
 from tiered_storage.remote_log.copy.tasks import PlannedSegment
@@ -154,7 +154,7 @@ def overlapping(known: Batches, ours: Batches, row: int) -> str:
     return known.shown(at) if shared else "no batch"
 
 
-def is_same_batch(ours: RecordBatch, theirs: RecordBatch) -> bool:
+def is_same_batch(ours: BatchHeader, theirs: BatchHeader) -> bool:
     """Return whether two headers are of the same batch: offsets and checksum, which covers everything but the epoch."""
     return (ours.base_offset, ours.last_offset, ours.crc) == (theirs.base_offset, theirs.last_offset, theirs.crc)
 
@@ -172,7 +172,7 @@ def sound_batches(segment: RemoteLogSegmentMetadata, size: int, read: ReadRange)
     """
     window = _Window(size, read)
     position, next_offset = 0, segment.start_offset
-    found: list[RecordBatch] = []
+    found: list[BatchHeader] = []
     try:
         while position + BATCH_OVERHEAD <= size:
             header = window.sound_batch(position, next_offset, segment.end_offset)
@@ -190,7 +190,7 @@ def sound_batches(segment: RemoteLogSegmentMetadata, size: int, read: ReadRange)
     yield _rows(found)
 
 
-def _rows(headers: Sequence[RecordBatch]) -> Batches:
+def _rows(headers: Sequence[BatchHeader]) -> Batches:
     return Batches(
         np.array([header.base_offset for header in headers], np.int64),
         np.array([header.last_offset for header in headers], np.int64),
@@ -207,7 +207,7 @@ class _Window:
     start: int = 0
     content: bytes = b""
 
-    def sound_batch(self, position: int, next_offset: int, last_offset: int) -> RecordBatch | None:
+    def sound_batch(self, position: int, next_offset: int, last_offset: int) -> BatchHeader | None:
         """Return the header of the batch at `position`; None unless it is sound and its offsets are in that range."""
         self._hold(position, BATCH_OVERHEAD)
         try:

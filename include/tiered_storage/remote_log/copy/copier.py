@@ -2,7 +2,7 @@
 
 The copier reads a window of whole batches, checks every batch's checksum and offsets, extends all indexes, and sends
 the window to the store. It compares the local index files with the batches. In place of a false or missing one it
-sends the index that it built, and it reports a false one; for the files about producers see producer_files.py. An
+sends the index that it built, and it reports a false one; for the files about producers see producer_file_check.py. An
 error in the log itself stops the copy before anything of the segment is marked as whole.
 """
 
@@ -31,11 +31,11 @@ from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeI
 from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.copy.forked_log import ensure_same_segment
-from tiered_storage.remote_log.copy.producer_files import ProducerFiles, instead_of_index
+from tiered_storage.remote_log.copy.producer_file_check import ProducerFileCheck, instead_of_index
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.indexes.batch_epochs import wrong_epoch
 from tiered_storage.remote_log.indexes.remote_index_builder import RemoteIndexBuilder
-from tiered_storage.remote_log.jobs.groups import CopyFailure
+from tiered_storage.remote_log.jobs.groups import JobFailure
 from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.source.opening import open_segment
@@ -93,7 +93,7 @@ def copy_segment(
         custom_metadata = storage.copy_log_segment_data(task.metadata, data)
         _ensure_no_longer(custom_metadata, sizes.custom_metadata, task, storage)
     except (TieredStorageError, OSError) as error:
-        return CopyOutcome(task, None, CopyFailure.of(error), seconds=time.monotonic() - begun, library=_LIBRARY)
+        return CopyOutcome(task, None, JobFailure.of(error), seconds=time.monotonic() - begun, library=_LIBRARY)
     finished = RemoteLogSegmentMetadataUpdate(
         task.metadata.segment_id,
         SegmentState.COPY_SEGMENT_FINISHED,
@@ -176,7 +176,7 @@ class _SegmentStream:
         aborted transactions cannot be determined.
         """
         checks = self._local_index_checks()
-        producers = ProducerFiles(self._segment, self._segment.producers.before(), self._task.readable_from)
+        producers = ProducerFileCheck(self._segment, self._segment.producers.before(), self._task.readable_from)
         passed, last_offset = 0, -1
         for window, table in self._segment.windows(window_bytes=self._sizes.window):
             self._check_epochs(table)
@@ -209,7 +209,7 @@ class _SegmentStream:
         self._limit.spend(sum(map(len, indexes.values())))
         return indexes
 
-    def _finish_producers(self, producers: ProducerFiles) -> None:
+    def _finish_producers(self, producers: ProducerFileCheck) -> None:
         self._of_producers = producers.contents()
         is_doubtful = producers.damages or producers.lacks_snapshot
         if is_doubtful and (corrected := producers.corrected(self._segment.producers.by_log())):

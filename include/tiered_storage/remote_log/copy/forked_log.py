@@ -33,7 +33,7 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
-from tiered_storage.kafka_log.records.batch_header import RecordBatch, check_crc, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import BatchHeader, check_crc, read_batch_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.copy.batch_comparison import (
     Batches,
@@ -302,7 +302,7 @@ def _local_windows(local: Iterable[PlannedSegment]) -> Iterator[tuple[memoryview
         yield from open_segment(one.location).windows()
 
 
-def remote_batch(segment: RemoteLogSegmentMetadata, offset: int, storage: RemoteStorageManager) -> RecordBatch:
+def remote_batch(segment: RemoteLogSegmentMetadata, offset: int, storage: RemoteStorageManager) -> BatchHeader:
     """Return the header of the remote batch that holds `offset`, its checksum compared."""
     source = str(segment.segment_id)
     raw = storage.fetch_index(segment, IndexKind.OFFSET)

@@ -29,7 +29,7 @@ from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.segment_roller import SegmentRoller, left_out
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
-from tiered_storage.remote_log.jobs.groups import CopyFailure, GroupResults, JobDescription, JobFolder, grouped
+from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFailure, JobFolder, grouped
 from tiered_storage.remote_log.jobs.progress import PROGRESS_SECONDS, JobSize, ProgressLog
 from tiered_storage.remote_log.jobs.throttle import QuotaLimit, copy_quota
 from tiered_storage.remote_log.jobs.work_area import WorkArea
@@ -146,7 +146,7 @@ class CopyJob:
         """Return the size of the work for `tasks`, those of this job."""
         return JobSize(self.groups, len(tasks), sum(task.size for task in tasks))
 
-    def outcomes(self, ended: CopyFailure | None = None) -> Iterator[CopyOutcome]:
+    def outcomes(self, ended: JobFailure | None = None) -> Iterator[CopyOutcome]:
         """Yield how every task ended; one without a result ended with its worker, or by the failure `ended`.
 
         Skips results of other tasks: an earlier attempt in the same folder wrote them.
@@ -161,7 +161,7 @@ class CopyJob:
                 yield CopyOutcome(task, None, ended)
 
     def write_batches(
-        self, work: WorkArea, partitions_a_batch: int, ended: CopyFailure | None = None
+        self, work: WorkArea, partitions_a_batch: int, ended: JobFailure | None = None
     ) -> list[dict[str, str]]:
         """Sort all outcomes into batches of whole partitions; return the name and paths of each.
 
@@ -238,7 +238,7 @@ class _Lane:
 
     waiting: deque[CopyTask]
     under_way: deque[tuple[CopyTask, Future[CopyOutcome]]] = field(default_factory=deque)
-    failure: CopyFailure | None = None
+    failure: JobFailure | None = None
 
     @property
     def can_begin(self) -> bool:

@@ -40,7 +40,7 @@ from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.remote_log.copy.batch_comparison import is_same_batch
 from tiered_storage.remote_log.copy.forked_log import remote_batch
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, RollOrder
-from tiered_storage.remote_log.jobs.groups import CopyFailure
+from tiered_storage.remote_log.jobs.groups import JobFailure
 from tiered_storage.remote_log.lineage import up_to
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, RolledSegment, TopicIdPartition
 from tiered_storage.remote_log.source.fetched_log import FetchedLog, RolledPartition, RollRange
@@ -54,7 +54,7 @@ _FOLDER = "remote-log-cut-"
 _ABANDONED_SECONDS = 3600
 """How old a folder must be to count as abandoned: a new one is not locked yet."""
 
-_UNEXPECTED = CopyFailure("Exception", "the copy of it ended by an unexpected error", retriable=False)
+_UNEXPECTED = JobFailure("Exception", "the copy of it ended by an unexpected error", retriable=False)
 LARGEST_ANSWER = 256 << 20
 """The largest accepted answer (bytes): a broker returns the first batch whole, even if it exceeds the limit of the
 request."""
@@ -87,7 +87,7 @@ class _Share:
     """How many tasks have not rolled their segment."""
     busy: int = 0
     """How many tasks are under way."""
-    failure: CopyFailure | None = None
+    failure: JobFailure | None = None
     """The first one."""
     opened: _OpenLog | None = None
 
@@ -161,12 +161,12 @@ class SegmentRoller:
                 # Its log may be closed: another one would copy again what the tasks before this one copied.
                 return CopyOutcome(task, None, left_out(share.failure))
             share.busy += 1
-        failure: CopyFailure | None = _UNEXPECTED
+        failure: JobFailure | None = _UNEXPECTED
         try:
             outcome = self._roll_and_copy(task, task.roll, share, copy)
             failure = outcome.failure
         except (TieredStorageError, OSError) as error:
-            failure = CopyFailure.of(error)
+            failure = JobFailure.of(error)
             outcome = CopyOutcome(task, None, failure)
         finally:
             self._count(share, failure)
@@ -197,7 +197,7 @@ class SegmentRoller:
             opened.log.release(segment, is_reused=outcome.failure is None and share.unrolled > 0)
         if outcome.failure is not None and changed is not None:
             # The broker changed the file: report that in place of the copy's error.
-            outcome = replace(outcome, failure=CopyFailure.of(SourceClusterError(changed)))
+            outcome = replace(outcome, failure=JobFailure.of(SourceClusterError(changed)))
         begun = whole.metadata
         rolled = RolledSegment(begun.start_offset, begun.end_offset, begun.size, begun.leader_epochs)
         return replace(outcome, task=task, rolled=rolled)
@@ -257,7 +257,7 @@ class SegmentRoller:
             if other is not None:
                 other.log.drop_spare()
 
-    def _count(self, share: _Share, failure: CopyFailure | None) -> None:
+    def _count(self, share: _Share, failure: JobFailure | None) -> None:
         """Close the partition's log after its last task, or once one has failed: none of the later ones is begun."""
         with self._lock:
             share.left -= 1
@@ -271,10 +271,10 @@ class SegmentRoller:
             ended.close()
 
 
-def left_out(failure: CopyFailure) -> CopyFailure:
+def left_out(failure: JobFailure) -> JobFailure:
     """Return why a segment is not copied after `failure` of an earlier one of its partition."""
     message = f"left out because an earlier segment of the partition failed: {failure.message}"
-    return CopyFailure(failure.error, message, failure.retriable)
+    return JobFailure(failure.error, message, failure.retriable)
 
 
 def _ensure_same_topic(

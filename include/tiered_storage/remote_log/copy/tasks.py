@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.jobs.groups import CopyFailure
+from tiered_storage.remote_log.jobs.groups import JobFailure
 from tiered_storage.remote_log.model import (
     Finding,
     Lease,
@@ -160,7 +160,7 @@ class CopyOutcome:
 
     task: CopyTask
     finished: RemoteLogSegmentMetadataUpdate | None
-    failure: CopyFailure | None = None
+    failure: JobFailure | None = None
     record_count: int = 0
     damages: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()

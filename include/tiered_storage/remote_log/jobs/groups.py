@@ -67,7 +67,7 @@ class JobDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyFailure:
+class JobFailure:
     """Why a copy, or another piece of a job, failed: the error's class, its message, and whether a retry may help."""
 
     error: str
@@ -75,7 +75,7 @@ class CopyFailure:
     retriable: bool
 
     @classmethod
-    def of(cls, error: TieredStorageError | OSError) -> CopyFailure:
+    def of(cls, error: TieredStorageError | OSError) -> JobFailure:
         """Describe `error`."""
         retriable = error.retriable if isinstance(error, TieredStorageError) else True
         return cls(type(error).__name__, str(error), retriable)

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from tiered_storage.errors import CopyStuckError, TieredStorageError
-from tiered_storage.remote_log.jobs.groups import CopyFailure, JobFolder
+from tiered_storage.remote_log.jobs.groups import JobFailure, JobFolder
 from tiered_storage.remote_log.progress import REPORT_SECONDS, Progress
 
 PROGRESS_SECONDS = 5.0
@@ -193,7 +193,7 @@ class JobWatch:
         self._stop = threading.Event()
         seconds = min(check_seconds, self._stuck_after / 4)
         self._thread = threading.Thread(target=self._run, args=(seconds,), name="job-watch", daemon=True)
-        self.stuck: CopyFailure | None = None
+        self.stuck: JobFailure | None = None
 
     @property
     def progress(self) -> Progress:
@@ -237,5 +237,5 @@ class JobWatch:
             f"no byte moved for {self._stuck_after:g} s (copy.stuck.after.ms), at {self.progress}: the job was ended, "
             "and the next run does the rest; check the disks that it read and the store"
         )
-        self.stuck = CopyFailure.of(stuck)
+        self.stuck = JobFailure.of(stuck)
         self._on_stuck()

@@ -2,7 +2,7 @@
 
 Segments, leases and topics are in remote_log_metadata_manager.py, safety in safety.py. The rest is here: the identity
 of the metadata, their generation, the last reading of the clock, and the store that has all of these. All methods raise
-MetadataUnavailableError (retriable) and MetadataCorruptError, or what they name.
+MetadataUnavailableError (retriable) and MetadataCorruptError, or what they name. MetadataStoreFactory opens a store.
 """
 
 from __future__ import annotations
@@ -221,8 +221,8 @@ _PARTS = ("segments", "leases", "topics", "safety", "identity", "generation", "c
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataManager:
-    """The class of a MetadataStore. Beside the protocol it has two class methods:
+class MetadataStoreFactory:
+    """Opens MetadataStores of one class. Beside the protocol, the class has two class methods:
 
     `open(url, clock, *, busy_timeout_ms, create, configs)` opens the store at `url`, and makes what is missing if
     `create`; `is_there(url, configs)` returns whether the store, or a remainder of one, exists. `configs` are the

@@ -84,7 +84,7 @@ class NativeMetadataStore:
         return store
 
     @classmethod
-    def is_there(cls, url: str, configs: Mapping[str, str]) -> bool:  # noqa: ARG003 -- MetadataManager's
+    def is_there(cls, url: str, configs: Mapping[str, str]) -> bool:  # noqa: ARG003 -- MetadataStoreFactory's
         """Return True: nothing is ever created here, and `open` says what is missing."""
         return True
 

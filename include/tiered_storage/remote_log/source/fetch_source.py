@@ -18,7 +18,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.topic_partition import OUR_METADATA_TOPIC
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.log.log_config import INT64_MAX
-from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import BatchHeader, read_batch_header
 from tiered_storage.kafka_wire.cluster import CALL_SECONDS, ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionError
 from tiered_storage.kafka_wire.controller_clock import REMEDY
@@ -343,14 +343,14 @@ class FetchSource:
         headers = self._sampled(partition, offset, _ONE_BATCH)
         return headers[0].max_timestamp if headers else -1
 
-    def _sampled(self, partition: TopicPartition, offset: int, most: int = _SAMPLE_BYTES) -> list[RecordBatch]:
+    def _sampled(self, partition: TopicPartition, offset: int, most: int = _SAMPLE_BYTES) -> list[BatchHeader]:
         """Return the headers of the batches that one answer of at `most` so many bytes has from `offset` on."""
         position = FetchPosition(partition.topic, partition.partition, offset, most)
         with self._lock:
             [found] = self._client.fetch([position], self._sample, FetchLimits(max_bytes=most)).partitions
             if found.error is not None:
                 raise found.error.as_exception()
-            size, headers = 0, list[RecordBatch]()
+            size, headers = 0, list[BatchHeader]()
             while len(found.records) - size >= BATCH_OVERHEAD:
                 header = read_batch_header(found.records[size : size + BATCH_OVERHEAD], source=str(partition))
                 size += header.size

@@ -22,7 +22,7 @@ from typing import ClassVar
 from pydantic import ConfigDict
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, TieredStorageError
-from tiered_storage.remote_log.jobs.groups import CopyFailure, GroupResults, JobDescription, JobFolder, grouped
+from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFailure, JobFolder, grouped
 from tiered_storage.remote_log.jobs.progress import JobSize, ProgressLog
 from tiered_storage.remote_log.jobs.throttle import NO_QUOTA, Quota, QuotaLimit, RateLimit
 from tiered_storage.remote_log.jobs.work_area import WorkArea
@@ -107,7 +107,7 @@ class ExportOutcome:
     block: int
     files: tuple[ExportedFile, ...] = ()
     broken: tuple[BrokenBytes, ...] = ()
-    failure: CopyFailure | None = None
+    failure: JobFailure | None = None
     seconds: float = 0.0
     attempt: str = ""
 
@@ -210,7 +210,7 @@ class ExportJob:
             yield from results
             for task in tasks:
                 if (task.partition, task.block) not in known:
-                    died = CopyFailure("", "its worker died before it was written", retriable=True)
+                    died = JobFailure("", "its worker died before it was written", retriable=True)
                     yield ExportOutcome(task.partition, task.block, failure=died, attempt=self.attempt)
 
     def _tasks(self, number: int) -> list[ExportTask]:
@@ -276,7 +276,7 @@ def _exported(
                 files.append(_uploaded(local, task, target, description.export_folder))
                 local.path.unlink()
     except (TieredStorageError, OSError) as error:
-        failure = CopyFailure.of(error)
+        failure = JobFailure.of(error)
         return ExportOutcome(task.partition, task.block, failure=failure, seconds=time.monotonic() - begun)
     seconds = time.monotonic() - begun
     return ExportOutcome(task.partition, task.block, tuple(files), tuple(broken), seconds=seconds)

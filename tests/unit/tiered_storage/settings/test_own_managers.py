@@ -8,7 +8,7 @@ import pytest
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import metadata_configs
-from tiered_storage.remote_log.metadata.metadata_store import MetadataManager
+from tiered_storage.remote_log.metadata.metadata_store import MetadataStoreFactory
 from tiered_storage.settings.own_managers import KAFKAS_METADATA_MANAGER, TOPIC_METADATA_MANAGER
 from tiered_storage.settings.settings import WHERE_METADATA_ARE, Settings, load_settings
 
@@ -98,7 +98,7 @@ def test_a_metadata_topic_is_named_by_our_class_or_by_kafkas(tmp_path: Path, nam
     configs = metadata_configs(settings)
 
     assert settings.has_metadata_topic
-    assert MetadataManager.load(name, ()).name == TOPIC_METADATA_MANAGER
+    assert MetadataStoreFactory.load(name, ()).name == TOPIC_METADATA_MANAGER
     assert configs == {
         "remote.log.metadata.topic.num.partitions": "7",
         "remote.log.metadata.common.client.bootstrap.servers": "a:9092",

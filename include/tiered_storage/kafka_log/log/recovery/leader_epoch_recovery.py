@@ -18,7 +18,7 @@ from tiered_storage.kafka_log.files.log_segment import REBUILT, LogSegment, Reco
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.log.recovery.log_loader import LoadedLog
 from tiered_storage.kafka_log.log.recovery.segment_recovery import begun_epochs
-from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH, RecordBatch, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH, BatchHeader, read_batch_header
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.regular_files import open_unbuffered
 
@@ -48,9 +48,9 @@ def _epochs_of(segments: Sequence[LogSegment]) -> list[EpochEntry]:
     return found
 
 
-def _first_batches(segments: Sequence[LogSegment]) -> list[tuple[RecordBatch | None, RecordBatch | None]]:
+def _first_batches(segments: Sequence[LogSegment]) -> list[tuple[BatchHeader | None, BatchHeader | None]]:
     """Return for each segment its own first batch, and the first one after it, as far as readable."""
-    found: list[tuple[RecordBatch | None, RecordBatch | None]] = []
+    found: list[tuple[BatchHeader | None, BatchHeader | None]] = []
     following = None
     for segment in reversed(segments):
         first = _first_batch(segment)
@@ -59,7 +59,7 @@ def _first_batches(segments: Sequence[LogSegment]) -> list[tuple[RecordBatch | N
     return found[::-1]
 
 
-def _first_batch(segment: LogSegment) -> RecordBatch | None:
+def _first_batch(segment: LogSegment) -> BatchHeader | None:
     with open_unbuffered(segment.log_path) as file:
         header = file.read(BATCH_OVERHEAD)
     try:
@@ -68,7 +68,7 @@ def _first_batch(segment: LogSegment) -> RecordBatch | None:
         return None
 
 
-def _epochs_within(segment: LogSegment, latest: int, following: RecordBatch | None) -> list[EpochEntry]:
+def _epochs_within(segment: LogSegment, latest: int, following: BatchHeader | None) -> list[EpochEntry]:
     """Return the epochs above `latest` that begin in `segment`; `following` is the first batch after it, if known."""
     found: list[EpochEntry] = []
     try:

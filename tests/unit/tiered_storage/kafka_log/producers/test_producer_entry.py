@@ -11,13 +11,13 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.producers.producer_entry import AppendedBatch, ProducerEntry
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
-from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import BatchHeader, read_batch_header
 from tiered_storage.kafka_log.records.control_record import EndTransactionMarker
 
 LAST_SEQUENCE = 2**31 - 1
 
 
-def batch(sequence: int, *, epoch: int = 3, count: int = 1, transactional: bool = False) -> RecordBatch:
+def batch(sequence: int, *, epoch: int = 3, count: int = 1, transactional: bool = False) -> BatchHeader:
     return read_batch_header(data(0, 9, sequence, epoch=epoch, count=count, transactional=transactional))
 
 

@@ -18,9 +18,9 @@ from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.records.batch_header import check_crc
 from tiered_storage.kafka_log.records.record_batch import (
     BATCH_OVERHEAD,
+    BatchHeader,
     Compression,
     Record,
-    RecordBatch,
     TimestampType,
     encode_batch,
     encode_empty_batch,
@@ -196,7 +196,7 @@ def test_a_header_says_what_was_encoded() -> None:
 
     header = read_batch_header(batch)
 
-    assert header == RecordBatch(
+    assert header == BatchHeader(
         base_offset=1000,
         size=len(batch),
         partition_leader_epoch=3,

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from support.metadata_stores import a_step
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
-from tiered_storage.remote_log.jobs.groups import CopyFailure
+from tiered_storage.remote_log.jobs.groups import JobFailure
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 
 STARTED, FINISHED, DELETING, _ = (state.name for state in SegmentState)
-FAILURE = CopyFailure("RemoteStorageError", "the store is away", retriable=True)
+FAILURE = JobFailure("RemoteStorageError", "the store is away", retriable=True)
 
 
 def done(tasks: Iterable[CopyTask]) -> list[CopyOutcome]:
@@ -19,7 +19,7 @@ def done(tasks: Iterable[CopyTask]) -> list[CopyOutcome]:
     return [CopyOutcome(task, a_step(task.metadata, update, custom_metadata=b"where it is")) for task in tasks]
 
 
-def failed(outcome: CopyOutcome, failure: CopyFailure = FAILURE) -> CopyOutcome:
+def failed(outcome: CopyOutcome, failure: JobFailure = FAILURE) -> CopyOutcome:
     return CopyOutcome(outcome.task, None, failure)
 
 

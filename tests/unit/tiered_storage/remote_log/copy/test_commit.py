@@ -40,7 +40,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
-from tiered_storage.remote_log.jobs.groups import CopyFailure
+from tiered_storage.remote_log.jobs.groups import JobFailure
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import PartitionState, SegmentState
 from tiered_storage.remote_log.selection import EVERYTHING
@@ -152,7 +152,7 @@ def test_a_run_is_retriable_only_where_every_failure_is(tmp_path: Path) -> None:
     with files.open() as remote_log:
         away, corrupt = done(begin(remote_log).tasks)
         report = remote_log.commit_copy(
-            [failed(away), failed(corrupt, CopyFailure("CorruptRecordError", "broken", retriable=False))]
+            [failed(away), failed(corrupt, JobFailure("CorruptRecordError", "broken", retriable=False))]
         )
 
     assert len(report.failures) == 2

@@ -29,7 +29,7 @@ from tiered_storage.remote_log.copy.copier import copy_segment
 from tiered_storage.remote_log.copy.job import LEAST_PRIORITY, CopyJob, copy_groups
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.jobs import groups as job_groups
-from tiered_storage.remote_log.jobs.groups import CopyFailure
+from tiered_storage.remote_log.jobs.groups import JobFailure
 from tiered_storage.remote_log.jobs.throttle import Quota, QuotaLimit
 from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
@@ -137,7 +137,7 @@ def test_segments_copied_beside_an_earlier_failure_are_left_out(
             return CopyOutcome(task, None)
         assert second_is_through.wait(10)
         assert began == [0, 10]
-        return CopyOutcome(task, None, CopyFailure("CorruptRecordError", "CRC", retriable=False))
+        return CopyOutcome(task, None, JobFailure("CorruptRecordError", "CRC", retriable=False))
 
     monkeypatch.setattr(copy_job, "copy_segment", copy)
     with a_remote_log(tmp_path).open() as remote_log:

@@ -27,7 +27,7 @@ from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.job import COPIES_AT_ONCE, _copied
 from tiered_storage.remote_log.copy.segment_roller import SegmentRoller
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, RollOrder
-from tiered_storage.remote_log.jobs.groups import CopyFailure
+from tiered_storage.remote_log.jobs.groups import JobFailure
 from tiered_storage.remote_log.jobs.throttle import QuotaLimit
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories
@@ -103,7 +103,7 @@ def test_nothing_is_rolled_again_once_a_segment_of_the_partition_failed(
 
     def copy(known: CopyTask) -> CopyOutcome:
         copied.append(known)
-        return CopyOutcome(known, None, CopyFailure("RemoteStorageError", "the store is away", retriable=True))
+        return CopyOutcome(known, None, JobFailure("RemoteStorageError", "the store is away", retriable=True))
 
     with closing(roller_of(tasks, tmp_path)) as roller:
         first, second = (roller.copy(task, copy) for task in tasks)
@@ -218,7 +218,7 @@ def test_a_worker_has_one_file_for_each_copy_under_way(
         time.sleep(waits[task.metadata.segment_id])
         leader.look()
         if task.metadata.segment_id in failing:
-            return CopyOutcome(task, None, CopyFailure("RemoteStorageError", "the store is away", retriable=True))
+            return CopyOutcome(task, None, JobFailure("RemoteStorageError", "the store is away", retriable=True))
         outcome = copy_segment(task, storage, CopySizes(1 << 20, 500, 1 << 20), lambda: NOW, history)
         leader.look()
         return outcome

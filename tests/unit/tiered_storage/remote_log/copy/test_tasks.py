@@ -12,7 +12,7 @@ from support.remote_logs import location_of
 from tiered_storage.errors import ConfigurationError, RemoteStorageError, RemoteStorageRefusedError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan, CopyTask, PlannedSegment
-from tiered_storage.remote_log.jobs.groups import CopyFailure
+from tiered_storage.remote_log.jobs.groups import JobFailure
 from tiered_storage.remote_log.jobs.work_area import from_lines, to_lines
 from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.source.partition_log import LocalSegment
@@ -34,7 +34,7 @@ def finished(custom_metadata: bytes) -> RemoteLogSegmentMetadataUpdate:
 def test_every_outcome_comes_back_as_it_was_written(custom_metadata: bytes, text: str, retriable: bool) -> None:
     outcomes = [
         CopyOutcome(TASK, finished(custom_metadata), None, 10, (text,), (text, "notice"), 0.25, text),
-        CopyOutcome(TASK, None, CopyFailure("CorruptRecordError", text, retriable)),
+        CopyOutcome(TASK, None, JobFailure("CorruptRecordError", text, retriable)),
         CopyOutcome(replace(TASK, metadata=replace(TASK.metadata, custom_metadata=custom_metadata)), None),
     ]
 
@@ -89,4 +89,4 @@ def test_a_broken_line_is_named(broken: bytes) -> None:
 def test_a_failure_names_the_error_and_says_whether_another_try_may_help(
     error: RemoteStorageError | OSError, retriable: bool
 ) -> None:
-    assert CopyFailure.of(error) == CopyFailure(type(error).__name__, str(error), retriable)
+    assert JobFailure.of(error) == JobFailure(type(error).__name__, str(error), retriable)

@@ -14,7 +14,7 @@ from support.examinations import examined
 from support.remote_logs import RemoteLogFiles, a_remote_log, assert_clean, copy
 from tiered_storage.errors import ConfigurationError, MetadataMissingError
 from tiered_storage.remote_log.context import stop_by_metadata_alone
-from tiered_storage.remote_log.metadata.metadata_store import MetadataManager
+from tiered_storage.remote_log.metadata.metadata_store import MetadataStoreFactory
 from tiered_storage.settings.settings import load_settings
 
 SITE = """
@@ -136,10 +136,10 @@ def test_doctor_looks_for_no_file_of_it(tmp_path: Path) -> None:
 
 
 def test_without_more_methods_it_is_at_its_url_and_in_no_file() -> None:
-    manager = MetadataManager("recipes.metadata.MemoryMetadata", MemoryMetadata)
+    factory = MetadataStoreFactory("recipes.metadata.MemoryMetadata", MemoryMetadata)
 
-    assert manager.location("memory://ada:hush@here/a?password=hush", {}) == "memory://ada@here/a"
-    assert manager.local_file("memory://here", {}) is None
+    assert factory.location("memory://ada:hush@here/a?password=hush", {}) == "memory://ada@here/a"
+    assert factory.local_file("memory://here", {}) is None
 
 
 def test_its_own_methods_tell_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +189,6 @@ def test_a_class_that_cannot_be_used_is_refused(tmp_path: Path, name: str, reaso
     (tmp_path / "own_metadata.py").write_text(OWN)
     files = a_remote_log(tmp_path)
     with pytest.raises(ConfigurationError, match=rf"remote\.log\.metadata\.manager\.class\.name .*{reason}"):
-        MetadataManager.load(f"own_metadata.{name}", (tmp_path,)).open(
+        MetadataStoreFactory.load(f"own_metadata.{name}", (tmp_path,)).open(
             "memory://here", files.clock, busy_timeout_ms=0, create=True, configs={}
         )

@@ -1,4 +1,4 @@
-"""The transaction index and the producer snapshot sent with a segment, compared with its batches as they pass.
+"""Compare the transaction index and the producer snapshot sent with a segment with its batches as they pass.
 
 The copy follows the producers from what is known of them at the segment's base offset. If the producers are fully
 known there, both files must agree with the batches. A file rebuilt from the batches replaces one that is missing,
@@ -73,7 +73,7 @@ class _Logged:
         self.aborted += follow(self.state, name, window, batches)
 
 
-class ProducerFiles:
+class ProducerFileCheck:
     """Follows the producers through one segment, and then returns the files to send.
 
     `damages` and `notices` are those of a CopyOutcome.
@@ -102,7 +102,7 @@ class ProducerFiles:
         """
         self._logged.feed(self._segment.name, window, batches)
 
-    def corrected(self, logged: KnownProducers) -> ProducerFiles | None:
+    def corrected(self, logged: KnownProducers) -> ProducerFileCheck | None:
         """Return the files as they follow from `logged` if the snapshot before the segment is wrong; else None.
 
         `logged` are the producers before the segment, as the log shows them. The snapshot is wrong if its open
@@ -115,7 +115,7 @@ class ProducerFiles:
         if not is_false:
             return None
         snapshot = self._segment.producer_snapshot(self._segment.base_offset)
-        rebuilt = ProducerFiles(self._segment, logged, self._readable_from)
+        rebuilt = ProducerFileCheck(self._segment, logged, self._readable_from)
         rebuilt.damages.append(
             f"{snapshot.name}: the snapshot disagrees with its log, or with the files after it, on which transactions "
             "are open; it was ignored"
