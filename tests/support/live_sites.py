@@ -17,8 +17,9 @@ from support.command_line import CommandResult, run
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.metadata import TopicPartition
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage.kafka_wire.partition_requests import ListedOffset
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from tiered_storage.errors import ReadQuotaExceededError
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
-from tiered_storage.kafka_wire.connections.apis import FETCH, LIST_OFFSETS, METADATA, Api
+from tiered_storage.kafka_wire.connections.apis import FETCH, LIST_OFFSETS, METADATA, Api, OffsetSpec
 from tiered_storage.kafka_wire.connections.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from tiered_storage.kafka_wire.connections.frames import decode_answer, elements, entity, request, request_module
 from tiered_storage.kafka_wire.fetch import (
@@ -28,7 +28,7 @@ from tiered_storage.kafka_wire.fetch import (
 from tiered_storage.kafka_wire.fetch_layout import NO_EPOCH, AbortedTransaction
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_offsets import PartitionOffsets
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, ListOffsets, OffsetSpec
+from tiered_storage.kafka_wire.partition_requests import ListedOffset, ListOffsets
 
 _MAX_AGE_SECONDS: Final = 1.0
 _MAX_AGE_BELOW_SECONDS: Final = 10.0

@@ -27,15 +27,15 @@ from tiered_storage.gateway.broker_questions import BrokerQuestions, NamedTopic
 from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import end_offset_for
+from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.connections.error_codes import KAFKA_STORAGE_ERROR, NONE
 from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES, decode_answer, elements, encode_answer
-from tiered_storage.kafka_wire.partition_requests import CONSUMER, OffsetSpec
+from tiered_storage.kafka_wire.partition_requests import CONSUMER
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from tiered_storage.kafka_wire.server.send_queue import Buffer
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot
 from tiered_storage.remote_log.read.read_values import FoundOffset
-from tiered_storage.remote_log.read.read_values import OffsetSpec as RemoteSpec
 
 AT_ONCE: Final = 16
 """Partitions of one request that are looked at, at the same time."""
@@ -130,11 +130,7 @@ class RemoteOffsets:
             return FoundOffset(snapshot.log_start_offset, leader_epoch=snapshot.epoch_at(snapshot.log_start_offset))
         if spec == OffsetSpec.EARLIEST_PENDING_UPLOAD:
             return FoundOffset(snapshot.remote_end, leader_epoch=snapshot.epoch_at(snapshot.remote_end))
-        names: Mapping[int, RemoteSpec] = {
-            OffsetSpec.MAX_TIMESTAMP: RemoteSpec.MAX_TIMESTAMP,
-            OffsetSpec.LATEST_TIERED: RemoteSpec.LATEST_TIERED,
-        }
-        return await self._partitions.offsets(partition, names.get(spec, spec))
+        return await self._partitions.offsets(partition, spec)
 
     async def _ended(self, partition: TopicIdPartition, each: Any, epoch: int) -> Any:
         snapshot = await self._partitions.snapshot(partition, max(int(each.end_offset), 0))

@@ -11,12 +11,12 @@ from typing import Final
 
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from tiered_storage.kafka_wire.connections.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, OffsetSpec
 from tiered_storage.kafka_wire.connections.error_codes import FENCED_LEADER_EPOCH, NETWORK_EXCEPTION, PartitionError
 from tiered_storage.kafka_wire.fetch import IsolationLevel
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import ClusterMetadata, TopicPartition
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage.kafka_wire.partition_requests import ListedOffset
 
 _NO_EPOCH: Final = -1
 _LOOK_SECONDS: Final = 30.0

@@ -3,8 +3,7 @@
 Also DescribeLogDirs, which leaves out partitions that it has no answer for, and OffsetFetch, asked of the leader of a
 partition of the offsets topic: it coordinates the groups whose ids hash to that partition.
 
-Source: KIP-79, KIP-98, KIP-107, KIP-113, KIP-320, KIP-405, KIP-734, KIP-1005, KIP-1023; GroupMetadataManager of
-released Kafka.
+Source: KIP-79, KIP-98, KIP-107, KIP-113, KIP-320; GroupMetadataManager of released Kafka.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import IntEnum
 from functools import cache
 from itertools import count, groupby
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -26,6 +24,7 @@ from tiered_storage.kafka_wire.connections.apis import (
     OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
     Api,
+    OffsetSpec,
 )
 from tiered_storage.kafka_wire.connections.frames import elements, entity, request, request_module
 from tiered_storage.kafka_wire.fetch import IsolationLevel
@@ -38,17 +37,6 @@ _NONE = -1
 """Marks an unknown offset, timestamp or leader epoch."""
 
 FoundT_co = TypeVar("FoundT_co", covariant=True)
-
-
-class OffsetSpec(IntEnum):
-    """Offsets by name, as ListOffsets takes them instead of a timestamp."""
-
-    LATEST = -1
-    EARLIEST = -2
-    MAX_TIMESTAMP = -3
-    EARLIEST_LOCAL = -4
-    LATEST_TIERED = -5
-    EARLIEST_PENDING_UPLOAD = -6
 
 
 _FIRST_VERSIONS = {

@@ -21,6 +21,7 @@ from tiered_storage.gateway.allowed_apis import FETCH
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections import apis
+from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, parse_client_settings
 from tiered_storage.kafka_wire.connections.connection import open_connection
 from tiered_storage.kafka_wire.connections.error_codes import (
@@ -42,7 +43,7 @@ from tiered_storage.kafka_wire.fetch import (
 )
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage.kafka_wire.partition_requests import ListedOffset
 from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 
 PLAIN, DECIDED, HOLED, AGAIN, UNTIERED, COPIED_ON, OPEN, HOT, SKIPPED, SHARED = (

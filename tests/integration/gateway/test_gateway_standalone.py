@@ -35,11 +35,12 @@ from tiered_storage.errors import ClusterRefusedError, SourceClusterError
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE, TOPIC_AUTHORIZATION_FAILED
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage.kafka_wire.partition_requests import ListedOffset
 from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 
 NO_GROUPS = "it has no consumer groups: assign partitions and offsets instead"

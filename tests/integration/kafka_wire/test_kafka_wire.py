@@ -20,11 +20,12 @@ from support.records import varied_records
 from support.waiting import wait_for
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, PartitionError
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchedPartition, FetchLimits, FetchPosition, IsolationLevel
 from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction, EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage.kafka_wire.partition_requests import ListedOffset
 
 TOPIC = "read-by-fetch"
 READ = TopicPartition(TOPIC, 0)

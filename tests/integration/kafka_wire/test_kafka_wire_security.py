@@ -12,11 +12,12 @@ from support.records import varied_records
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError
 from tiered_storage.kafka_wire.brokers import Brokers
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import TOPIC_AUTHORIZATION_FAILED, PartitionError
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.kafka_wire.metadata import TopicPartition
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage.kafka_wire.partition_requests import ListedOffset
 
 TOPIC = "guarded"
 GUARDED = TopicPartition(TOPIC, 0)

@@ -1,12 +1,15 @@
 """The requests of Kafka's protocol that this client sends, and the versions that it shares with a broker.
 
-Source: KIP-35; KIP-511; the protocol guide.
+OffsetSpec, which ListOffsets takes, stands here because readers of the remote tier use it without kio.
+
+Source: KIP-35; KIP-511; KIP-405, KIP-734, KIP-1005 and KIP-1023 (offsets by name); the protocol guide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any
 
 from tiered_storage.errors import ClusterRefusedError, MalformedAnswerError
@@ -56,6 +59,25 @@ APIS = (
     DESCRIBE_QUORUM,
     DESCRIBE_CLUSTER,
 )
+
+
+class OffsetSpec(IntEnum):
+    """Offsets by name, as ListOffsets takes them instead of a timestamp."""
+
+    EARLIEST = -2
+    """The first readable offset, in either tier."""
+    LATEST = -1
+    """The offset after the last readable one at the isolation level; its epoch is that of the last leader."""
+    MAX_TIMESTAMP = -3
+    """The first record with the largest timestamp; no result if a read_committed reader cannot see that record yet."""
+    EARLIEST_LOCAL = -4
+    """The first offset that is local."""
+    NEXT_LOCAL = EARLIEST_LOCAL
+    """Its name in KIP-405's drafts, which number it -3."""
+    LATEST_TIERED = -5
+    """The last offset that the remote tier has (inclusive)."""
+    EARLIEST_PENDING_UPLOAD = -6
+    """The first offset that the remote tier does not have yet (KIP-1023)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import read_batch_header
 from tiered_storage.kafka_log.records.record_batch import iterate_records
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionError
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchLimits, FetchPosition
 from tiered_storage.kafka_wire.metadata import TopicPartition
-from tiered_storage.kafka_wire.partition_requests import OffsetSpec
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import LocalSegment, UnreadablePartition, name_of

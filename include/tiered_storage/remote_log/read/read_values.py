@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,30 +15,12 @@ from tiered_storage.kafka_log.producers.transaction_state import Isolation
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import iterate_records
+from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN
 
 __all__ = ["NO_EPOCHS", "FetchEpochs", "FetchedBatches", "FoundOffset", "Isolation", "OffsetSpec", "Tier"]
 
 NO_TIMESTAMP = -1
-
-
-class OffsetSpec(IntEnum):
-    """Named offsets, with the numbers of Kafka's ListOffsets."""
-
-    EARLIEST = -2
-    """The first readable offset, in either tier."""
-    LATEST = -1
-    """The offset after the last readable one at the isolation level; its epoch is that of the last leader."""
-    MAX_TIMESTAMP = -3
-    """The first record with the largest timestamp; no result if a read_committed reader cannot see that record yet."""
-    EARLIEST_LOCAL = -4
-    """The first offset that is local."""
-    NEXT_LOCAL = EARLIEST_LOCAL
-    """Its name in KIP-405's drafts, which number it -3."""
-    LATEST_TIERED = -5
-    """The last offset that the remote tier has (inclusive)."""
-    EARLIEST_PENDING_UPLOAD = -6
-    """The first offset that the remote tier does not have yet (KIP-1023)."""
 
 
 class Tier(StrEnum):

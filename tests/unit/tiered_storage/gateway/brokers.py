@@ -13,12 +13,11 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
-from tiered_storage.kafka_wire.connections.apis import FETCH, LIST_OFFSETS, METADATA, Api
+from tiered_storage.kafka_wire.connections.apis import FETCH, LIST_OFFSETS, METADATA, Api, OffsetSpec
 from tiered_storage.kafka_wire.connections.frames import decode_answer, entity
 from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchedPartition
 from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
 from tiered_storage.kafka_wire.partition_offsets import PartitionOffsets
-from tiered_storage.kafka_wire.partition_requests import OffsetSpec
 
 TOPIC = "orders"
 RAW_ID = bytes(15) + b"\x07"

@@ -19,8 +19,8 @@ from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_offsets import RemoteOffsets
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.connections.frames import decode_answer, encode_answer, entity, request_module
-from tiered_storage.kafka_wire.partition_requests import OffsetSpec
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.model import (

@@ -20,6 +20,7 @@ from tiered_storage.kafka_wire.connections.apis import (
     LIST_OFFSETS,
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
+    OffsetSpec,
 )
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
 from tiered_storage.kafka_wire.connections.connection import Connection, open_connection
@@ -28,7 +29,7 @@ from tiered_storage.kafka_wire.connections.transport import Deadline
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import Leadership, TopicPartition
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage.kafka_wire.partition_requests import ListedOffset
 from unit.tiered_storage.kafka_wire.scripted_cluster import (
     ONE,
     ORDERS_ID,

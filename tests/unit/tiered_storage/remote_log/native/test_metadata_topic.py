@@ -19,9 +19,10 @@ from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch, read_batch_header
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
 from tiered_storage.kafka_wire.metadata import TopicPartition
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage.kafka_wire.partition_requests import ListedOffset
 from tiered_storage.remote_log.native.metadata_topic import TOPIC, BrokersMetadataTopic
 
 BATCHES = 4

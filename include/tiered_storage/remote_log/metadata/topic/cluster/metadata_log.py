@@ -24,6 +24,7 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.records.batch_header import batch_size, read_batch_header
 from tiered_storage.kafka_log.records.record_batch import iterate_records
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.connections.error_codes import (
     INCONSISTENT_TOPIC_ID,
     UNKNOWN_TOPIC_ID,
@@ -32,7 +33,6 @@ from tiered_storage.kafka_wire.connections.error_codes import (
 )
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.kafka_wire.metadata import TopicPartition
-from tiered_storage.kafka_wire.partition_requests import OffsetSpec
 from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
 from tiered_storage.remote_log.metadata.topic.cluster.options import TopicOptions
 

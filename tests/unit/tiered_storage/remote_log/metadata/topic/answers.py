@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata, TopicPartition
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage.kafka_wire.partition_requests import ListedOffset
 from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
 
