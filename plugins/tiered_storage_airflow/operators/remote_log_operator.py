@@ -14,7 +14,7 @@ from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
 from tiered_storage_airflow.hooks.remote_log_metadata import RemoteLogMetadataHook
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 from tiered_storage_airflow.links import ReportLink
-from tiered_storage_airflow.runs.scope import Overrides, is_switched_on, overrides_of, selected
+from tiered_storage_airflow.runs.scope import Overrides, ensure_may_read, is_switched_on, overrides_of, selected
 from tiered_storage_airflow.runs.task_context import is_asked_for, own_path
 
 if TYPE_CHECKING:
@@ -158,6 +158,48 @@ class SelectingOperator(RemoteLogOperator):
     def selection(self, remote_log: RemoteLogManager) -> Selection:
         """Return what is selected. Raises ConfigurationError; see selected."""
         return selected(remote_log, self.topics, self.partitions, self.must_match)
+
+
+TOPIC_FIELDS = ("topic", "topic_id", "partitions", "from_time", "to_time", "allow_gaps")
+"""The template fields of TopicReadOperator."""
+
+
+class TopicReadOperator(RemoteLogOperator):
+    """Base of operators that read one topic, or a part of it. Numbers and times may be text; empty: no limit.
+
+    :param topic_id: which incarnation of the topic, where it had several
+    :param partitions: numbers of partitions, such as 0,2-4; empty: all
+    :param from_time: the earliest time of records (ISO 8601, or ms); `to_time` the end (exclusive)
+    :param allow_gaps: read the rest even if offsets are missing between
+    """
+
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, *TOPIC_FIELDS)
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        topic_id: str = "",
+        partitions: str | None = None,
+        from_time: str | None = None,
+        to_time: str | None = None,
+        allow_gaps: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partitions = partitions
+        self.from_time = from_time
+        self.to_time = to_time
+        self.allow_gaps = allow_gaps
+
+    @contextmanager
+    def opened_to_read(self, context: Context) -> Iterator[RemoteLogManager]:
+        """Open the remote log as `opened` does, if the user of the run may read the topic; see ensure_may_read."""
+        with self.opened() as remote_log:
+            ensure_may_read(remote_log, context, self.topic)
+            yield remote_log
 
 
 class DeletionPlanOperator(SelectingOperator, PlanningOperator):

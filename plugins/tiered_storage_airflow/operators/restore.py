@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from tiered_storage_airflow.operators.remote_log_operator import PlanningOperator, RemoteLogOperator
-from tiered_storage_airflow.runs.scope import ensure_may_read, is_switched_on, whole_number
+from tiered_storage_airflow.operators.remote_log_operator import PlanningOperator, TopicReadOperator
+from tiered_storage_airflow.runs.scope import is_switched_on, whole_number
 from tiered_storage_airflow.runs.summary import keep_done, summarize
 
 if TYPE_CHECKING:
@@ -44,26 +44,19 @@ class _Cluster:
     properties: Mapping[str, str] = field(repr=False)
 
 
-class _RestoringOperator(RemoteLogOperator):
-    """What both operators share: the topic, or the part of it. Numbers and times may be text; empty: no limit."""
+class _RestoringOperator(TopicReadOperator):
+    """What both operators share: a range of offsets, and where to restore to."""
 
     template_fields: Sequence[str] = (
-        *RemoteLogOperator.template_fields,
-        "topic", "topic_id", "partitions", "from_offset", "to_offset", "from_time", "to_time", "allow_gaps",
-        "target", "connection", "as_topic", "as_topic_id",
+        *TopicReadOperator.template_fields,
+        "from_offset", "to_offset", "target", "connection", "as_topic", "as_topic_id",
     )  # fmt: skip
 
     def __init__(
         self,
         *,
-        topic: str,
-        topic_id: str = "",
-        partitions: str | None = None,
         from_offset: int | str | None = None,
         to_offset: int | str | None = None,
-        from_time: str | None = None,
-        to_time: str | None = None,
-        allow_gaps: bool | str = False,
         target: str = "",
         connection: str = "",
         to_directory: str = "",
@@ -74,14 +67,8 @@ class _RestoringOperator(RemoteLogOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.topic = topic
-        self.topic_id = topic_id
-        self.partitions = partitions
         self.from_offset = from_offset
         self.to_offset = to_offset
-        self.from_time = from_time
-        self.to_time = to_time
-        self.allow_gaps = allow_gaps
         self.target = target
         self.connection = connection
         self.as_topic = as_topic
@@ -166,12 +153,7 @@ class _RestoringOperator(RemoteLogOperator):
 class PlanRestoreOperator(_RestoringOperator, PlanningOperator):
     """Show which records of a topic the store can restore; a dry run skips the tasks right after it.
 
-    :param topic: the topic's name
-    :param topic_id: which incarnation of it, where the store has several
-    :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param from_offset: the first offset (inclusive); `to_offset` the end (exclusive)
-    :param from_time: the earliest time of records (ISO 8601, or ms); `to_time` the end (exclusive)
-    :param allow_gaps: restore the rest even if offsets are missing between
     :param target: where RestoreOperator will restore to; or `to_directory` or `to_cluster`
     :param as_topic: the name there, and `as_topic_id` the id: as for RestoreOperator
     :param dry_run: only show the plan
@@ -182,8 +164,7 @@ class PlanRestoreOperator(_RestoringOperator, PlanningOperator):
 
         Fails if no place to restore to is named.
         """
-        with self.opened() as remote_log:
-            ensure_may_read(remote_log, context, self.topic)
+        with self.opened_to_read(context) as remote_log:
             where = self._where(remote_log.context.settings)
             self.log.info("to restore into %s", where.name)
             if isinstance(where, _Directory):
@@ -250,8 +231,7 @@ class RestoreOperator(_RestoringOperator):
 
     def execute(self, context: Context) -> None:
         """Restore; a retry continues where this try ended."""
-        with self.opened() as remote_log:
-            ensure_may_read(remote_log, context, self.topic)
+        with self.opened_to_read(context) as remote_log:
             where = self._where(remote_log.context.settings)
             plan = self._plan(remote_log)
             if isinstance(where, _Directory):

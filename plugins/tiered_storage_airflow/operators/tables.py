@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tiered_storage_airflow.operators.export_results import (
@@ -19,9 +18,9 @@ from tiered_storage_airflow.operators.export_results import (
     show_plan,
     show_report,
 )
-from tiered_storage_airflow.operators.remote_log_operator import PlanningOperator
+from tiered_storage_airflow.operators.remote_log_operator import TOPIC_FIELDS, PlanningOperator, TopicReadOperator
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
-from tiered_storage_airflow.runs.scope import ensure_may_read, is_switched_on, required_number
+from tiered_storage_airflow.runs.scope import is_switched_on, required_number
 from tiered_storage_airflow.runs.summary import keep_done, summarize
 from tiered_storage_airflow.runs.task_context import data_interval, is_backfill, task_folder, task_lease_owner
 
@@ -40,40 +39,26 @@ LATE_INTERVALS = 10
 LATE_TRIES = 3
 """A run tries at most this many times the requested number of late intervals: failures must not delay earlier ones."""
 
-_FIELDS = (
-    "topic", "topic_id", "partitions", "from_time", "to_time", "isolation", "codec", "max_disorder_minutes",
-    "allow_gaps", "late_intervals",
-)  # fmt: skip
+_FIELDS = (*TOPIC_FIELDS, "isolation", "codec", "max_disorder_minutes", "late_intervals")
 
 
-class _ExportOperator(BaseOperator):
+class _ExportOperator(TopicReadOperator):
     """The request that both operators take; every value may be text from a form's template."""
 
     def __init__(
         self,
         *,
         topic: str = "",
-        topic_id: str = "",
-        partitions: str | None = None,
-        from_time: str | None = None,
-        to_time: str | None = None,
         isolation: str = "read_committed",
         codec: str = "zstd",
         max_disorder_minutes: int | str = 60,
-        allow_gaps: bool | str = False,
         late_intervals: int | str = LATE_INTERVALS,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.topic = topic
-        self.topic_id = topic_id
-        self.partitions = partitions
-        self.from_time = from_time
-        self.to_time = to_time
+        super().__init__(topic=topic, **kwargs)
         self.isolation = isolation
         self.codec = codec
         self.max_disorder_minutes = max_disorder_minutes
-        self.allow_gaps = allow_gaps
         self.late_intervals = late_intervals
 
     def request(self, remote_log: RemoteLogManager, context: Context) -> ExportRequest:
@@ -131,15 +116,10 @@ class _ExportOperator(BaseOperator):
 class PlanExportOperator(_ExportOperator, PlanningOperator):
     """Show which records of a topic an export would read; a dry run, or no topic, skips the tasks right after it.
 
-    :param topic: the topic's name
-    :param topic_id: which incarnation of it, where it had several
-    :param partitions: numbers of partitions, such as 0,2-4; empty: all
-    :param from_time: the earliest time of records (ISO 8601, or ms); empty: the run's data interval
-    :param to_time: the end (exclusive)
+    :param from_time: the earliest time of records; empty: the run's data interval
     :param isolation: read_committed or read_uncommitted
     :param codec: the files' codec: zstd, snappy, lz4, gzip or none
     :param max_disorder_minutes: by how much a record may be earlier than the first one of its batch
-    :param allow_gaps: export the rest even if offsets are missing between
     :param late_intervals: the most earlier intervals to export again because more was copied since
     :param dry_run: only show the plan
     """
@@ -154,8 +134,7 @@ class PlanExportOperator(_ExportOperator, PlanningOperator):
             self.log.info("no topic is named, neither by the form nor by a Variable: nothing is exported")
             self.skip_next_tasks(context)
             return
-        with self.opened() as remote_log:
-            ensure_may_read(remote_log, context, self.topic)
+        with self.opened_to_read(context) as remote_log:
             request = self.request(remote_log, context)
             plan = remote_log.tables.plan(request.table_query)
             show_plan(plan, request, self.log)
@@ -186,8 +165,7 @@ class ExportTopicOperator(_ExportOperator, SparkGroupsOperator):
 
     def execute(self, context: Context) -> str:  # type: ignore[override]
         """Export; return the place of the interval's folder."""
-        with self.opened() as remote_log:
-            ensure_may_read(remote_log, context, self.topic)
+        with self.opened_to_read(context) as remote_log:
             request = self.request(remote_log, context)
             most = self.most_late(context)
             done = self._export(context, remote_log, request, _folder(context))

@@ -15,10 +15,18 @@ from tiered_storage_airflow.operators.remote_log_operator import (
     PlanningOperator,
     RemoteLogOperator,
     SelectingOperator,
+    TopicReadOperator,
 )
 from tiered_storage_airflow.operators.spark_groups import SparkGroupsOperator
 
-BASES = (RemoteLogOperator, SelectingOperator, PlanningOperator, DeletionPlanOperator, SparkGroupsOperator)
+BASES = (
+    RemoteLogOperator,
+    SelectingOperator,
+    PlanningOperator,
+    TopicReadOperator,
+    DeletionPlanOperator,
+    SparkGroupsOperator,
+)
 
 
 def operator_classes() -> list[type[BaseOperator]]:
