@@ -111,9 +111,7 @@ class CorruptLogError(TieredStorageError):
 
     def __init__(self, path: Path | str, position: int, reason: str) -> None:
         super().__init__(path, position, reason)
-        self.path = str(path)
-        self.position = position
-        self.reason = reason
+        self.path, self.position, self.reason = str(path), position, reason
 
     def __str__(self) -> str:
         return f"{self.path}: at byte {self.position}: {self.reason}"
@@ -136,10 +134,7 @@ class OffsetOutOfRangeError(TieredStorageError):
 
     def __init__(self, partition: str, offset: int, start: int, end: int) -> None:
         super().__init__(partition, offset, start, end)
-        self.partition = partition
-        self.offset = offset
-        self.start = start
-        self.end = end
+        self.partition, self.offset, self.start, self.end = partition, offset, start, end
 
     def __str__(self) -> str:
         return f"{self.partition}: offset {self.offset} is out of range; it has offsets {self.start} to {self.end - 1}"
@@ -160,9 +155,7 @@ class LeaderEpochError(TieredStorageError):
 
     def __init__(self, partition: str, epoch: int, known: int) -> None:
         super().__init__(partition, epoch, known)
-        self.partition = partition
-        self.epoch = epoch
-        self.known = known
+        self.partition, self.epoch, self.known = partition, epoch, known
 
 
 class FencedLeaderEpochError(LeaderEpochError):
@@ -188,8 +181,7 @@ class UnknownLeaderEpochError(LeaderEpochError):
 
 
 class DivergingEpochError(LeaderEpochError):
-    """The records that a reader fetched last were truncated: their leader epoch `epoch` ended at `end_offset`
-    (exclusive).
+    """The records that a reader fetched last were truncated: their `epoch` ended at `end_offset` (exclusive).
 
     If that epoch has no records left, `epoch` is the latest one before it that has.
     """
@@ -311,9 +303,7 @@ class LaterVersionError(RemoteStorageError):
 
     def __init__(self, source: str, found: int, known: int) -> None:
         super().__init__(source, found, known)
-        self.source = source
-        self.found = found
-        self.known = known
+        self.source, self.found, self.known = source, found, known
 
     def __str__(self) -> str:
         return (

@@ -22,6 +22,7 @@ from tiered_storage.cli.common.session import (
     show_past_retention,
 )
 from tiered_storage.cli.common.topic_advice import advise_on_topics
+from tiered_storage.cli.common.topic_refusals import ShortMarginError, keep_off, refuse_to_enable
 from tiered_storage.cli.common.topic_table import (
     COPY_DISABLE,
     KnownTopics,
@@ -38,18 +39,15 @@ from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.kafka_log.files.topic_partition import described_near, near_names
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.enabling.absent_topics import REPLACED_SINCE
-from tiered_storage.remote_log.enabling.retention_margin import why_margin_is_short, write_rate
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.source.partition_log import NamedPartition, PartitionLog
 from tiered_storage.remote_log.tiering_policy import (
     PATTERNS,
     effective,
     patterns_in_force,
     recorded_pattern,
     refuse_compacted,
-    refuse_log,
 )
 from tiered_storage.settings.topics import DECISIONS, TopicSettings
 
@@ -76,10 +74,6 @@ Check: TypeAlias = Callable[[RemoteLogContext, TopicIdPartition, KnownTopics], N
 """Raises if a topic must not be changed."""
 
 _DELETE_ON_DISABLE = "remote.log.delete.on.disable"
-
-
-class _ShortMarginError(ConfigurationError):
-    """A topic whose brokers delete records too soon for it to be enabled."""
 
 
 @app.command("list")
@@ -118,7 +112,7 @@ def enable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption
         refuse_compacted(known.name, effective(wanted, context.settings))
         return wanted
 
-    _change(topic, change, config, as_json, check=_refuse_to_enable, enables_pattern=True)
+    _change(topic, change, config, as_json, check=refuse_to_enable, enables_pattern=True)
 
 
 @app.command()
@@ -244,8 +238,8 @@ def _change(
                     raise
                 is_kafkas = any(each.tiered_by_kafka for one in of_name for each in found.local_of(one))
                 (notes if is_kafkas else refused).append(f"left alone: {error}" if is_kafkas else str(error))
-                if isinstance(error, _ShortMarginError):
-                    notes += _kept_off(remote_log.context, of_name, found)
+                if isinstance(error, ShortMarginError):
+                    notes += keep_off(remote_log.context, of_name, found)
             else:
                 notes += _notes_on_name(name, found) if enables_pattern else []
         if enables_pattern is not None and is_pattern(named):
@@ -321,69 +315,6 @@ def _naming(named: str) -> Callable[[str], bool]:
 
 def _with_property(topic: Topic, name: str, value: str) -> Topic:
     return replace(topic, properties={**topic.properties, name: value})
-
-
-def _refuse_to_enable(context: RemoteLogContext, topic: TopicIdPartition, found: KnownTopics) -> None:
-    states = context.segments.partition_states()
-    incarnation = (topic.cluster_id, topic.topic_id)
-    if any(
-        state.delete_state is not None and (each.cluster_id, each.topic_id) == incarnation
-        for each, state in states.items()
-    ):
-        raise ConfigurationError(
-            f"topic {topic.topic} ({topic.topic_id}): all remote data of this incarnation are deleted, or will be: it "
-            "takes no more segments"
-        )
-    for one in found.local_of(topic):
-        refuse_log(one)
-        # The limit by age needs no look: it also refuses a topic whose log cannot be read.
-        _refuse_short_margin(context, one, None)
-        # Read the log only if retention.bytes limits the topic: the check then needs its write rate.
-        if one.configs is None or one.configs.retention_bytes >= 0:
-            try:
-                log = context.source.partition(one.topic_id_partition)
-            except (TieredStorageError, OSError):
-                # The next plan reports what hinders it.
-                continue
-            if log is None:
-                continue
-            refuse_log(log)
-            _refuse_short_margin(context, one, log)
-
-
-def _refuse_short_margin(context: RemoteLogContext, named: NamedPartition, log: PartitionLog | None) -> None:
-    """Raise ConfigurationError if the brokers delete the topic's records too soon, as far as they are known."""
-    if named.configs is None:
-        return
-    partition = named.topic_id_partition
-    resolved = effective(context.decided_topic(partition), context.settings, named.configs)
-    rate = 0.0 if log is None or log.unsegmented is None else write_rate(log, log.unsegmented, context.clock())
-    least = context.settings.enable_min_retention_margin_ms
-    why = why_margin_is_short(named.configs, resolved, least, rate)
-    if why is not None:
-        raise _ShortMarginError(f"topic {partition.topic} was not enabled: {why}")
-
-
-def _kept_off(context: RemoteLogContext, incarnations: Sequence[TopicIdPartition], found: KnownTopics) -> list[str]:
-    """Record the local `incarnations` without a decision as disabled, so that no pattern enables them; return notes.
-
-    One that is enabled already, by an earlier pattern or the settings file, stays enabled.
-    """
-    notes = []
-    for one in incarnations:
-        start = context.decided_topic(one)
-        if start.remote_storage_enable or not found.local_of(one):
-            continue
-
-        def unless_decided(known: Topic | None, start: Topic = start) -> Topic:
-            return known or start
-
-        context.topics.change(one.cluster_id, one.topic_id, unless_decided)
-        notes.append(
-            f"topic {one.topic} stays disabled, although the pattern matches it: once its brokers keep records longer, "
-            f"'tiered-storage topics enable {one.topic}' enables it"
-        )
-    return notes
 
 
 def _refuse_decisions(names: Iterable[str]) -> None:

@@ -73,6 +73,11 @@ class TopicMetadata:
     partitions: Mapping[int, PartitionMetadata]
     rights: frozenset[Right] = frozenset()
 
+    @property
+    def topic_partitions(self) -> list[TopicPartition]:
+        """Its partitions, by number."""
+        return [TopicPartition(self.name, number) for number in sorted(self.partitions)]
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
@@ -82,6 +87,11 @@ class ClusterMetadata:
     controller: int
     brokers: Mapping[int, Broker]
     topics: Mapping[str, TopicMetadata]
+
+    @property
+    def known_topics(self) -> list[TopicMetadata]:
+        """The topics without an error, by name."""
+        return [self.topics[name] for name in sorted(self.topics) if self.topics[name].error_code == NONE]
 
 
 def metadata_request(version: int, topics: Collection[str] | None, *, with_rights: bool = False) -> Any:

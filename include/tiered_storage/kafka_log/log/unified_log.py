@@ -116,10 +116,9 @@ class UnifiedLog:
 
     @property
     def start_offset_to_keep(self) -> int:
-        """The log start offset for the checkpoint, which may be below the first segment.
+        """The log start offset for the checkpoint. With tiered storage it may be below the first segment.
 
-        Under tiered storage a partition's log starts there, in the remote tier; with a higher value a broker would
-        expire what is below it.
+        A broker expires what is below it in the remote tier.
         """
         return self._start_offset
 
@@ -187,16 +186,12 @@ class UnifiedLog:
             Isolation.READ_COMMITTED: self.last_stable_offset,
         }[isolation]
         found = self._segments.read(offset, max_bytes, end)
-        aborted: tuple[AbortedTxn, ...] = ()
-        if found and isolation is Isolation.READ_COMMITTED:
-            aborted = self._segments.aborted(offset, found.next_offset)
-        return LogReadInfo(
-            found.content if found else b"",
-            aborted,
-            self.log_start_offset,
-            self.last_stable_offset,
-            self.high_watermark,
-        )
+        offsets = (self.log_start_offset, self.last_stable_offset, self.high_watermark)
+        if found is None:
+            return LogReadInfo(b"", (), *offsets)
+        is_committed = isolation is Isolation.READ_COMMITTED
+        aborted = self._segments.aborted(offset, found.next_offset) if is_committed else ()
+        return LogReadInfo(found.content, aborted, *offsets)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int] | None:
         """Return the latest leader epoch up to `leader_epoch`, and the offset (exclusive) where it ends, if known."""
@@ -205,9 +200,8 @@ class UnifiedLog:
     def update_high_watermark(self, high_watermark: int) -> None:
         """Set the high watermark, within the log; from then on only this call moves it, and truncation lowers it.
 
-        Transactions that ended below it no longer hold back the last stable offset, even if it falls again later.
-        Before the first call, it is the log's end. As in Kafka, a reopened log again counts all ended transactions as
-        pending.
+        Transactions that ended below it no longer hold back the last stable offset, even if it falls again later. As in
+        Kafka, a reopened log counts all ended transactions as pending again. Before the first call it is the log's end.
         """
         self._high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self._producers.on_high_watermark(self._high_watermark)

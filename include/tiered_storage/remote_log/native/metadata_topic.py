@@ -143,7 +143,7 @@ class BrokersMetadataTopic:
                 f"{self.where}: there is no such topic: a cluster that tiers by itself has one; correct "
                 "rlmm.config.url, or let the login describe it"
             )
-        every = [TopicPartition(self._topic, number) for number in sorted(found.partitions)]
+        every = found.topic_partitions
         firsts, ends = (
             {each.partition: self._offset(each, answer) for each, answer in self._client.list_offsets(asked).items()}
             for asked in (

@@ -127,7 +127,7 @@ class FetchSource:
         """Look at every partition. Raises SourceClusterError if the cluster cannot be asked at all."""
         with self._lock:
             found = self._metadata(None)
-            every = [each for topic in _by_name(found) for each in _partitions(topic)]
+            every = [each for topic in found.known_topics for each in topic.topic_partitions]
             # Ask for sizes before offsets: then a log that grows meanwhile has no bytes beyond its offsets.
             sizes = self._client.log_sizes(every) if self._brokers is None else {}
             logs = list(self._look(found, every, sizes))
@@ -138,8 +138,8 @@ class FetchSource:
         """Name every partition. Raises as `partitions`."""
         with self._lock:
             found = self._metadata(None)
-            configs = self._client.topic_configs([topic.name for topic in _by_name(found)])
-        for topic in _by_name(found):
+            configs = self._client.topic_configs([topic.name for topic in found.known_topics])
+        for topic in found.known_topics:
             yield from self._named(found, topic, configs[topic.name])
 
     def replicas(self) -> Mapping[TopicIdPartition, PartitionReplicas]:
@@ -150,7 +150,7 @@ class FetchSource:
                 self._identify(found, topic, number): PartitionReplicas(
                     None if each.leader == NO_LEADER else each.leader, each.replicas
                 )
-                for topic in _by_name(found)
+                for topic in found.known_topics
                 for number, each in topic.partitions.items()
             }
 
@@ -227,7 +227,7 @@ class FetchSource:
     def _named(
         self, found: ClusterMetadata, topic: TopicMetadata, configs: TopicConfigs | str
     ) -> Iterator[NamedPartition | UnreadablePartition]:
-        for each in _partitions(topic):
+        for each in topic.topic_partitions:
             if isinstance(configs, str):
                 yield UnreadablePartition(str(each), configs)
                 continue
@@ -392,11 +392,3 @@ def open_fetch_source(settings: Settings, properties: Mapping[str, str]) -> Fetc
 
 def _tiered(configs: TopicConfigs, topic: str) -> str | None:
     return f"Kafka itself tiers {topic} (remote.storage.enable=true)" if configs.is_tiered_by_kafka else None
-
-
-def _by_name(found: ClusterMetadata) -> list[TopicMetadata]:
-    return sorted((topic for topic in found.topics.values() if topic.error_code == NONE), key=lambda topic: topic.name)
-
-
-def _partitions(topic: TopicMetadata) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, number) for number in sorted(topic.partitions)]
