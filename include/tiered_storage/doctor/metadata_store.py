@@ -11,7 +11,6 @@ from tiered_storage.clock import Clock, as_date, machine_boot_time
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.log_directories import check_decisions, check_identities
 from tiered_storage.doctor.metadata_server import check_server
-from tiered_storage.doctor.metadata_topic import check_metadata_topic
 from tiered_storage.doctor.object_stores import check_folder
 from tiered_storage.errors import MetadataMissingError, RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.context import open_metadata, open_storage
@@ -50,6 +49,7 @@ CLOCKS_APART_MS = 300_000
 """The clocks of several hosts may differ by up to this, and a lease may be renewed when it has nearly expired."""
 
 _NAME = "metadata"
+_TOPIC = "metadata topic"
 
 
 def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions) -> Iterator[Check]:
@@ -97,12 +97,33 @@ def _check_own_class(settings: Settings, clock: Clock, options: ObjectStoreOptio
         store.check_integrity()
         if isinstance(store, TopicMetadataStore):
             yield ok(_NAME, f"{store.generation.where}: is intact; the segments are in a metadata topic")
-            yield from alone("metadata topic", lambda: check_metadata_topic(store))
+            yield from alone(_TOPIC, lambda: _check_topic(store))
             if not store.state.is_readable():
                 return
         else:
             yield ok(_NAME, f"{class_name} is your own class: it opens, and its metadata are intact")
         yield from _check_content(store, settings, clock, options)
+
+
+def lacks_its_topic(store: MetadataStore) -> bool:
+    """Return whether reading segments would create the metadata topic of `store`."""
+    return isinstance(store, TopicMetadataStore) and store.state.recorded() is None
+
+
+def _check_topic(store: TopicMetadataStore) -> Iterator[Check]:
+    """Yield findings on the topic of `store`; do not create it. Raises what reading it raises."""
+    if lacks_its_topic(store):
+        yield note(_TOPIC, "no metadata topic belongs to these metadata yet: the first use of segments creates it")
+        return
+    store.state.catch_up()
+    topic, skipped = store.state.topic, store.state.cache.skipped_count()
+    yield ok(_TOPIC, f"{topic}: its records can be read, and {store.state.cache.path} has them all")
+    if skipped:
+        yield note(
+            _TOPIC,
+            f"{topic}: {skipped} of its records changed nothing",
+            "'tiered-storage metadata status' lists them: look who else writes there",
+        )
 
 
 def _check_without(where: str, settings: Settings, options: ObjectStoreOptions) -> Iterator[Check]:

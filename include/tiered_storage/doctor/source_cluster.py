@@ -10,7 +10,7 @@ from itertools import islice
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.log_directories import check_broker_directories
-from tiered_storage.doctor.metadata_topic import lacks_its_topic
+from tiered_storage.doctor.metadata_store import lacks_its_topic
 from tiered_storage.errors import MetadataMissingError, TieredStorageError
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import TO_COPY, TO_TRIM, grant

@@ -36,7 +36,7 @@ from tiered_storage.remote_log.follower.local_deletion import delete_local_segme
 from tiered_storage.remote_log.follower.partition_follower import FollowedTopic, Leader, PartitionFollower
 from tiered_storage.remote_log.follower.start import FollowerStart, plan_start
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.partition_queries import register_partitions
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import register_partitions
 from tiered_storage.remote_log.model import Finding, TopicIdPartition, finding_of
 from tiered_storage.remote_log.read.partition_snapshot import PartitionSnapshot, snapshot_partition
 from tiered_storage.remote_log.retention.deletions import RemoteLogDeletions

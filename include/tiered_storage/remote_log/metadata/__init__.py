@@ -3,7 +3,7 @@
 `metadata_store`, `remote_log_metadata_manager` and `safety` are the borders, which the room `sql` implements by the
 rules of `life_cycle`. `generation` and `manifest_sync` keep metadata and object store in step and `outdated_metadata`
 compares them; `lost_identity` recognises topics that are remote under other ids, and `held_limits` delays lower limits
-of brokers; `partition_queries` has the document's questions.
+of brokers.
 """
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "manifest_sync",
     "metadata_store",
     "outdated_metadata",
-    "partition_queries",
     "remote_log_metadata_manager",
     "safety",
 ]

@@ -3,6 +3,13 @@
 Safety has a border of its own, in safety.py. The docstrings here are the contract; one test suite runs it against
 every implementation. All of it is strongly consistent: every later call of every process sees the effect of a call that
 has returned.
+
+list_remote_segments, earliest_log_offset and register_partitions are the document's listRemoteSegments,
+earliestLogOffset and registering of a partition, over every manager. A manager may answer the last two better than by a
+listing: if it has a method of that name, that is called. No manager needs one. The document's cleanupLogUntil deletes;
+it is RemoteLogDeletions.plan_cleanup_until.
+
+Source: KIP-405, drafts up to 85, sections RemoteLogMetadataManager and Handle expired remote segments.
 """
 
 from __future__ import annotations
@@ -256,6 +263,39 @@ class RemoteLogMetadataManager(Protocol):
         Raises LeaseLostError, and InvalidTransitionError for a step that is not the next one.
         """
         ...
+
+
+def list_remote_segments(
+    metadata: RemoteLogMetadataManager, partition: TopicIdPartition, min_offset: int = 0
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """Yield the finished segments with any offset from `min_offset` (inclusive) on, by start offset."""
+    for segment in metadata.list_remote_log_segments(partition):
+        if segment.state is SegmentState.COPY_SEGMENT_FINISHED and segment.end_offset >= min_offset:
+            yield segment
+
+
+def earliest_log_offset(metadata: RemoteLogMetadataManager, partition: TopicIdPartition) -> int | None:
+    """Return the first offset of the remote log, at or above the global log start; None if nothing is remote.
+
+    A manager's own `earliest_log_offset(partition)` answers if it has one.
+    """
+    own = getattr(metadata, "earliest_log_offset", None)
+    if own is not None:
+        found: int | None = own(partition)
+        return found
+    log_start = metadata.log_start_offset(partition) or 0
+    first = next(list_remote_segments(metadata, partition, log_start), None)
+    return None if first is None else max(log_start, first.start_offset)
+
+
+def register_partitions(metadata: RemoteLogMetadataManager, partitions: Sequence[TopicIdPartition]) -> None:
+    """Tell the manager that this process leads or follows `partitions`, so that it can keep their metadata at hand.
+
+    Calls the manager's own `register_partitions(partitions)`; one without it reads what it is asked for.
+    """
+    own = getattr(metadata, "register_partitions", None)
+    if own is not None:
+        own(partitions)
 
 
 class Leases(Protocol):

@@ -14,7 +14,7 @@ from support.remote_logs import (
     partition_of,
     ranges,
 )
-from tiered_storage.remote_log.metadata.partition_queries import (
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     earliest_log_offset,
     list_remote_segments,
     register_partitions,
