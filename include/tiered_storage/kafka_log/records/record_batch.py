@@ -55,6 +55,7 @@ __all__ = [
     "correct_max_timestamp",
     "encode_batch",
     "encode_empty_batch",
+    "iterate_batches",
     "iterate_records",
     "read_batch_header",
     "read_records",
@@ -187,6 +188,21 @@ def read_records(
             max_decompressed_bytes=max_decompressed_bytes,
         )
     )
+
+
+def iterate_batches(buffer: Buffer, *, source: str = "<memory>") -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield the header and the bytes of each whole batch in `buffer`, whose last one may be cut off, as by a fetch.
+
+    Checksums are not verified. Errors name `source`. Raises as read_batch_header does.
+    """
+    data, position = memoryview(buffer), 0
+    while len(data) - position >= BATCH_OVERHEAD:
+        header = read_batch_header(data, position, source=source)
+        end = position + header.size
+        if end > len(data):
+            return
+        yield header, data[position:end]
+        position = end
 
 
 def iterate_records(

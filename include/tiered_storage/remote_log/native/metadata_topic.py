@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiered_storage.errors import CorruptRecordError, InvalidLogDirectoryError, MetadataMissingError, SourceClusterError
-from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
-from tiered_storage.kafka_log.records.batch_header import read_batch_header
-from tiered_storage.kafka_log.records.record_batch import iterate_records
+from tiered_storage.kafka_log.records.record_batch import iterate_batches, iterate_records
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionError
@@ -248,18 +246,13 @@ def _records(window: memoryview, topic: str, number: int, start_offset: int) -> 
     After those of each batch comes one without a value, at its last offset: a batch of control records has no others.
     Raises CorruptRecordError for a broken header; a batch whose records are broken yields one with the reason.
     """
-    source, position = f"{topic}-{number}", 0
-    while len(window) - position >= BATCH_OVERHEAD:
-        header = read_batch_header(window[position : position + BATCH_OVERHEAD], source=source)
-        end = position + header.size
-        if end > len(window):
-            return
+    source = f"{topic}-{number}"
+    for header, batch in iterate_batches(window, source=source):
         try:
             if not header.is_control and header.last_offset >= start_offset:
-                for record in iterate_records(window[position:end], source=source):
+                for record in iterate_records(batch, source=source):
                     if record.offset >= start_offset:
                         yield MetadataRecordValue(number, record.offset, record.value)
         except CorruptRecordError as error:
             yield MetadataRecordValue(number, max(header.base_offset, start_offset), None, str(error))
         yield MetadataRecordValue(number, header.last_offset, None)
-        position = end

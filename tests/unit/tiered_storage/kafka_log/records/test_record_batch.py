@@ -24,6 +24,7 @@ from tiered_storage.kafka_log.records.record_batch import (
     TimestampType,
     encode_batch,
     encode_empty_batch,
+    iterate_batches,
     read_batch_header,
     read_records,
     restamp_batch,
@@ -305,6 +306,29 @@ def test_the_position_inside_a_buffer_counts() -> None:
 
     assert caught.value.position == 1030
     assert "batch length of 0" in caught.value.reason
+
+
+@pytest.mark.parametrize("cut", [0, 1, BATCH_OVERHEAD - 1, BATCH_OVERHEAD, 110])
+def test_whole_batches_are_iterated_up_to_one_that_a_fetch_cut_off(cut: int) -> None:
+    first, second = BY_KAFKA[Compression.NONE], BY_KAFKA_COMPACTED_AWAY
+
+    found = list(iterate_batches(first + second + first[:cut]))
+
+    assert [(header, bytes(batch)) for header, batch in found] == [
+        (read_batch_header(first), first),
+        (read_batch_header(second), second),
+    ]
+
+
+def test_a_broken_header_among_batches_is_named_by_its_place() -> None:
+    batch = BY_KAFKA[Compression.NONE]
+    batches = iterate_batches(batch + bytes(BATCH_OVERHEAD), source="orders-0")
+    assert next(batches)[0].base_offset == 1000
+
+    with pytest.raises(CorruptRecordError) as caught:
+        next(batches)
+
+    assert (caught.value.path, caught.value.position) == ("orders-0", len(batch))
 
 
 def test_a_wrong_checksum_is_let_pass_on_request() -> None:

@@ -21,8 +21,7 @@ from tiered_storage.errors import (
     RemoteMetadataError,
     SourceClusterError,
 )
-from tiered_storage.kafka_log.records.batch_header import batch_size, read_batch_header
-from tiered_storage.kafka_log.records.record_batch import iterate_records
+from tiered_storage.kafka_log.records.record_batch import iterate_batches, iterate_records
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.connections.error_codes import (
@@ -39,7 +38,6 @@ from tiered_storage.remote_log.metadata.topic.cluster.options import TopicOption
 FETCH_BYTES: Final = 4 << 20
 _BUFFER_BYTES: Final = 128 << 20
 """The largest answer: a single batch may be larger than what was asked for."""
-_HEADER_BYTES: Final = 61
 _GONE: Final = frozenset({UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, INCONSISTENT_TOPIC_ID})
 
 Found = TypeVar("Found")
@@ -136,18 +134,13 @@ class MetadataLog:
     def _values(self, topic: MetadataTopicId, partition: int, offset: int, records: memoryview) -> LogValues:
         """Return the values of the whole batches in `records`: fetches may cut the last one off."""
         found: list[tuple[int, bytes | None]] = []
-        at, next_offset, where = 0, offset, self._where(topic, partition)
+        next_offset, where = offset, self._where(topic, partition)
         try:
-            while len(records) - at >= _HEADER_BYTES:
-                size = batch_size(records, at, source=where)
-                if size > len(records) - at:
-                    break
-                batch = records[at : at + size]
-                header = read_batch_header(batch, source=where)
+            for header, batch in iterate_batches(records, source=where):
                 if not header.is_control:
                     values = ((each.offset, each.value) for each in iterate_records(batch, source=where))
                     found += [each for each in values if each[0] >= offset]
-                at, next_offset = at + size, header.next_offset
+                next_offset = header.next_offset
         except CorruptLogError as error:
             raise MetadataCorruptError(
                 f"{where}: the records after offset {next_offset - 1} cannot be read ({error}): try again; if it "
