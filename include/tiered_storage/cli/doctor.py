@@ -17,7 +17,7 @@ from tiered_storage.doctor.examination import examine
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metrics.exporter import LOOPBACK, MetricsExporter, serve
 from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics, TopicMetrics
-from tiered_storage.remote_log.metrics.snapshot import Samples, take_metrics
+from tiered_storage.remote_log.metrics.snapshot import Snapshots
 from tiered_storage.remote_log.metrics.stored import keep_metrics
 from tiered_storage.remote_log.model import Finding
 
@@ -34,7 +34,9 @@ PortOption = Annotated[
     ),
 ]
 EveryOption = Annotated[float, typer.Option("--every", help="With --serve: how many seconds lie between looks.", min=1)]
-KeepOption = Annotated[bool, typer.Option("--keep", help="Keep them in the work area, for Airflow's page.")]
+KeepOption = Annotated[
+    bool, typer.Option("--keep", help="Keep them in the work area, for Airflow's page and for the next look.")
+]
 
 
 def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -74,15 +76,15 @@ def metrics(
         if port is not None:
             _serve(remote_log, port, every, output, keep=keep)
             return
-        found = _taken(remote_log, Samples(), keep=keep)
+        found = _taken(remote_log, Snapshots(remote_log.context, keeps_samples=keep), keep=keep)
     output.rows("Metrics", _METRICS, [_row(each) for each in found.topics])
     troubles = [Finding("", trouble) for each in found.topics for trouble in each.troubles]
     output.end([*([Finding("", found.problem)] if found.problem else []), *troubles])
 
 
 def _serve(remote_log: RemoteLogManager, port: int, every: float, output: Output, *, keep: bool) -> None:
-    samples = Samples()
-    exporter = MetricsExporter(lambda: _taken(remote_log, samples, keep=keep), every, output.say)
+    snapshots = Snapshots(remote_log.context)
+    exporter = MetricsExporter(lambda: _taken(remote_log, snapshots, keep=keep), every, output.say)
     end = serve(port, exporter, setting="--serve")
     output.say(f"serving http://{LOOPBACK}:{port}/metrics")
     try:
@@ -93,8 +95,8 @@ def _serve(remote_log: RemoteLogManager, port: int, every: float, output: Output
         end()
 
 
-def _taken(remote_log: RemoteLogManager, samples: Samples, *, keep: bool) -> RemoteLogMetrics:
-    found = take_metrics(remote_log.context, samples)
+def _taken(remote_log: RemoteLogManager, snapshots: Snapshots, *, keep: bool) -> RemoteLogMetrics:
+    found = snapshots.take()
     if keep:
         keep_metrics(remote_log.context.work, found)
     return found

@@ -145,11 +145,11 @@ class WatchRemoteLogOperator(RemoteLogOperator):
 
     def execute(self, context: Context) -> None:
         """Take, keep and emit the metrics; then fail for problems that no other task reports."""
-        from tiered_storage.remote_log.metrics.snapshot import take_metrics
+        from tiered_storage.remote_log.metrics.snapshot import Snapshots
         from tiered_storage.remote_log.metrics.stored import keep_metrics
 
         with self.opened() as remote_log:
-            metrics = take_metrics(remote_log.context)
+            metrics = Snapshots(remote_log.context).take()
             keep_metrics(remote_log.context.work, metrics)
             topics = metrics.topics
             lags = [each.lag for each in topics if each.lag is not None]

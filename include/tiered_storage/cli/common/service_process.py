@@ -6,7 +6,6 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tiered_storage.cli.common.output import Output
@@ -116,14 +115,14 @@ def _serve_metrics(
 ) -> Callable[[], None]:
     """Serve metrics and health if a port is set; return what ends that."""
     from tiered_storage.remote_log.metrics.exporter import MetricsExporter, serve
-    from tiered_storage.remote_log.metrics.snapshot import Samples, take_metrics
+    from tiered_storage.remote_log.metrics.snapshot import Snapshots
     from tiered_storage.remote_log.service.metrics import ServiceMetrics
 
     context = remote_log.context
     port = context.settings.service_metrics_port
     if not port:
         return lambda: None
-    exporter = MetricsExporter(partial(take_metrics, context, Samples()), _METRICS_SECONDS, _log.warning)
+    exporter = MetricsExporter(Snapshots(context).take, _METRICS_SECONDS, _log.warning)
     pages = {"/health": health.health, "/ready": health.ready}
     end = serve(port, exporter, ServiceMetrics(running), setting="service.metrics.port", pages=pages)
     threading.Thread(target=exporter.run, args=(stop,), name="metrics-snapshots", daemon=True).start()

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tiered_storage.errors import TieredStorageError
@@ -28,6 +29,7 @@ from tiered_storage.remote_log.metrics.partition_metrics import (
     SegmentMetrics,
     TierOffsets,
 )
+from tiered_storage.remote_log.metrics.samples import Sample, SampleFile, Samples
 from tiered_storage.remote_log.model import PartitionState, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition, UnsegmentedLog
@@ -37,10 +39,6 @@ from tiered_storage.remote_log.tiering_policy import Decisions, TieringPolicy
 if TYPE_CHECKING:
     from tiered_storage.remote_log.context import RemoteLogContext
 
-MOST_SAMPLES = 1000
-"""How many records one snapshot reads to learn how old they are. Others have no age; later ones read the others."""
-MOST_RATES = 200
-"""Of how many partitions with a retention.bytes one snapshot asks how fast they are written; others have no margin."""
 _MINUTE_MS = 60_000
 _GOLDEN_RATIO = 0.618033988749895
 """Multiples of it, without their whole part, are spread evenly over 0 to 1."""
@@ -48,43 +46,33 @@ MOST_LISTED = 100
 """How many partitions one snapshot lists the segments of, because the sums leave a doubt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The time (ms) of a record, and the bytes that an offset takes there. None, 0: not known."""
-
-    timestamp: int | None
-    bytes_an_offset: float = 0.0
-
-
-@dataclass(slots=True)
-class Samples:
-    """The first record of each partition that is not remote: it stays the same until the next copy."""
-
-    known: dict[TopicIdPartition, tuple[int, Sample]] = field(default_factory=dict)
-    left: int = 0
-    """How many more this snapshot may read."""
-
-    def get(self, partition: TopicIdPartition, offset: int, read: Callable[[], Sample]) -> Sample | None:
-        """Return what is known of the record at `offset`, or `read` it; None if that fails, or none may be read."""
-        at, sample = self.known.get(partition, (-1, None))
-        if at == offset:
-            return sample
-        if self.left > 0:
-            self.left -= 1
-            with suppress(TieredStorageError, OSError):
-                self.known[partition] = (offset, read())
-                return self.known[partition][1]
-        return None
-
-
 def take_metrics(
     context: RemoteLogContext, samples: Samples | None = None, monotonic: Callable[[], float] = time.monotonic
 ) -> RemoteLogMetrics:
-    """Take a snapshot now. `samples` are those of earlier ones, which make it cheaper.
+    """Take a snapshot now. `samples` are those of earlier ones, which make it cheaper, and know more partitions.
 
     Raises what the metadata store raises. Local logs that cannot be read are named in the metrics.
     """
-    return _Snapshot(context, samples or Samples(), monotonic).take()
+    return _Snapshot(context, Samples() if samples is None else samples, monotonic).take()
+
+
+class Snapshots:
+    """Takes snapshots of `context`, each of which goes on where the last one ended, also one of another process.
+
+    Without `keeps_samples`, what they learn is for this process only.
+    """
+
+    def __init__(self, context: RemoteLogContext, *, keeps_samples: bool = True) -> None:
+        self._context = context
+        self._keeps_samples = keeps_samples
+        self._file = SampleFile(context.work)
+
+    def take(self) -> RemoteLogMetrics:
+        """Take one now. Raises as take_metrics."""
+        found = take_metrics(self._context, self._file.read())
+        if self._keeps_samples:
+            self._file.keep()
+        return found
 
 
 class _Snapshot:
@@ -94,9 +82,10 @@ class _Snapshot:
         self._begun = monotonic()
         self._now = context.clock()
         self._samples = samples
-        samples.left = MOST_SAMPLES
+        samples.begin()
         self._lists_left = MOST_LISTED
-        self._rates_left = MOST_RATES
+        self._limited_by_size: list[tuple[PartitionLog, UnsegmentedLog, TieringPolicy]] = []
+        """The copied logs of a cluster whose brokers delete by size."""
         self._totals: Mapping[TopicIdPartition, _Totals] = _by_partition(context.segments.segment_totals())
         self._sized_ms = self._passed_ms()
         self._states = context.segments.partition_states()
@@ -122,6 +111,7 @@ class _Snapshot:
                     found[log.topic_id_partition] = metrics
         except TieredStorageError as error:
             problem = str(error)
+        self._ask_rates(found)
         for partition in known:
             if partition not in found:
                 why = unreadable.pop((partition.topic, partition.partition), None)
@@ -130,7 +120,8 @@ class _Snapshot:
             nobody = TopicIdPartition("", "", -1 if number is None else number, topic)
             found[nobody] = PartitionMetrics(nobody, TierOffsets(), SegmentMetrics(), problem=reason)
         in_order = sorted(found.values(), key=lambda each: (each.partition.topic, each.partition))
-        self._samples.known = {each: self._samples.known[each] for each in self._samples.known if each in found}
+        if problem is None:
+            self._samples.forget_others(found)
         return RemoteLogMetrics(self._now, self._passed_ms(), tuple(in_order), problem, self._sized_ms)
 
     def _logs(self, known: Collection[TopicIdPartition]) -> tuple[list[PartitionLog | UnreadablePartition], str | None]:
@@ -148,7 +139,7 @@ class _Snapshot:
     def _in_turn(self, logs: list[PartitionLog | UnreadablePartition]) -> Iterator[PartitionLog | UnreadablePartition]:
         """Yield `logs` from another place on at each moment.
 
-        The first ones get what one snapshot may ask for. So all get it in the end, also in runs that share no samples.
+        The first ones get what one snapshot may read. So all get it in the end, also in runs that share no samples.
         """
         begin = int(len(logs) * (self._now / _MINUTE_MS * _GOLDEN_RATIO % 1))
         yield from logs[begin:]
@@ -205,6 +196,8 @@ class _Snapshot:
             )
         except (TieredStorageError, OSError) as error:
             return replace(found, problem=str(error))
+        if log.unsegmented is not None and log.configs is not None and log.configs.retention_bytes >= 0:
+            self._limited_by_size.append((log, log.unsegmented, policy))
         return replace(
             found,
             used_percent=_percent(
@@ -214,19 +207,38 @@ class _Snapshot:
         )
 
     def _retention(self, log: PartitionLog, policy: TieringPolicy) -> BrokerRetention | None:
-        """Return what the brokers may delete of a log; the margin by size takes requests, so only some logs get it."""
+        """Return what the brokers may delete of a log, as far as its rate is known where a size limits it."""
         configs, settings = log.configs, self._context.settings
         if configs is None:
             return None
         margin, lowered = margin_by_age(configs, policy.settings), tuple(lowered_limits(policy, settings, configs))
+        least = settings.enable_min_retention_margin_ms
         if log.unsegmented is not None and configs.retention_bytes >= 0:
-            if self._rates_left <= 0:
-                return BrokerRetention(lowered=lowered)
-            self._rates_left -= 1
-            by_size = margin_by_size(configs, policy.settings, write_rate(log, log.unsegmented, self._now))
+            rate = self._samples.rate(log.topic_id_partition, self._now)
+            by_size = None if rate is None else margin_by_size(configs, policy.settings, rate)
             margin = min((each for each in (margin, by_size) if each is not None), default=None)
-        is_short = margin is not None and margin < settings.enable_min_retention_margin_ms
-        return BrokerRetention(margin, is_short, lowered)
+            if rate is None and (margin is None or margin >= least):
+                # It may be less by size.
+                return BrokerRetention(lowered=lowered)
+        return BrokerRetention(margin, margin is not None and margin < least, lowered)
+
+    def _ask_rates(self, found: dict[TopicIdPartition, PartitionMetrics]) -> None:
+        """Ask how fast logs are written that a size limits, first of those asked longest ago; complete their margins.
+
+        That takes requests, so a snapshot asks only of some.
+        """
+        asked_at = self._samples.asked_at
+        for log, unsegmented, policy in sorted(
+            self._limited_by_size, key=lambda each: asked_at(each[0].topic_id_partition)
+        ):
+            if self._samples.rates_left <= 0:
+                return
+            partition = log.topic_id_partition
+            try:
+                self._samples.ask_rate(partition, self._now, partial(write_rate, log, unsegmented, self._now))
+                found[partition] = replace(found[partition], retention=self._retention(log, policy))
+            except (TieredStorageError, OSError) as error:
+                found[partition] = replace(found[partition], problem=str(error))
 
     def _again(self, log: PartitionLog) -> PartitionLog:
         """Return the log as it is now: answers that came one after the other may have contradicted each other."""
@@ -275,7 +287,9 @@ class _Snapshot:
         if not due:
             return CopyLag(), tail
         sample = self._samples.get(
-            log.topic_id_partition, due[0].base_offset, lambda: Sample(first_timestamp(open_segment(due[0].location)))
+            log.topic_id_partition,
+            due[0].base_offset,
+            lambda: Sample(due[0].base_offset, first_timestamp(open_segment(due[0].location))),
         )
         return CopyLag(len(due), sum(each.size for each in due), self._age(sample)), tail
 
@@ -285,7 +299,7 @@ class _Snapshot:
         """Return both of a log whose segments are unseen: by the sizes in the leader's files, or estimated."""
         partition = log.topic_id_partition
         sample = self._samples.get(
-            partition, start, lambda: Sample(unsegmented.timestamp_at(start), unsegmented.bytes_an_offset(start))
+            partition, start, lambda: Sample(start, unsegmented.timestamp_at(start), unsegmented.bytes_an_offset(start))
         )
         density = (0.0 if sample is None else sample.bytes_an_offset) or self._totals.get(partition, _NOTHING).density
         size = int(density * (log.last_stable_offset - start))

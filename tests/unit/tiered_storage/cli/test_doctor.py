@@ -10,6 +10,8 @@ from support.examinations import examined
 from support.key_rings import ring_of_three
 from support.remote_logs import a_copied_remote_log, a_remote_log
 from tiered_storage.clock import wall_clock
+from tiered_storage.remote_log.metrics.samples import PATH, PartitionSamples
+from tiered_storage.remote_log.metrics.stored import lag_history, latest_metrics
 
 
 @pytest.fixture(autouse=True)
@@ -127,3 +129,28 @@ def test_encryption_without_a_key_ring_is_named(tmp_path: Path) -> None:
     [row] = [row for row in run_on(files, "doctor", "--json").rows if row["check"] == "encryption"]
     assert row["verdict"] == "wrong"
     assert "key.ring.file" in row["message"] + row["advice"]
+
+
+def test_metrics_are_kept_for_the_page_and_the_next_look_only_if_asked(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.append(4)
+    shown = run_on(files, "metrics", "--json")
+    with files.open() as remote_log:
+        assert latest_metrics(remote_log.context.work) is None
+        assert remote_log.context.work.names("metrics") == []
+
+    kept = run_on(files, "metrics", "--keep", "--json")
+
+    assert (shown.exit_code, kept.exit_code) == (0, 0), kept.err
+    assert shown.rows == kept.rows
+    [row] = kept.rows
+    assert (row["topic"], row["lag_segments"]) == ("orders", 2)
+    with files.open() as remote_log:
+        work = remote_log.context.work
+        latest, [point] = latest_metrics(work), lag_history(work, files.clock())
+        [sample] = work.read(PATH, PartitionSamples)
+    assert latest is not None
+    assert [each.segments.remote_size for each in latest.topics] == [row["remote_bytes"]]
+    assert point.topics["orders"].segments == row["lag_segments"]
+    assert sample.sample is not None
+    assert (str(sample.partition), sample.sample.offset) == ("orders-0", 30)

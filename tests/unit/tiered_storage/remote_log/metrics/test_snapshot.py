@@ -27,7 +27,7 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
-from tiered_storage.remote_log.metrics import snapshot
+from tiered_storage.remote_log.metrics import samples
 from tiered_storage.remote_log.metrics.partition_metrics import (
     CopyLag,
     OffsetRule,
@@ -36,21 +36,17 @@ from tiered_storage.remote_log.metrics.partition_metrics import (
     TierOffsets,
     TopicMetrics,
 )
-from tiered_storage.remote_log.metrics.snapshot import MOST_SAMPLES, Samples, take_metrics
+from tiered_storage.remote_log.metrics.samples import MOST_SAMPLES, Samples
+from tiered_storage.remote_log.metrics.snapshot import take_metrics
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.source.partition_log import (
-    LocalSegment,
-    PartitionLog,
-    RollRules,
-    SegmentLocation,
-    UnsegmentedLog,
-)
+from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog, SegmentLocation
 from tiered_storage.remote_log.source.segment_source import SegmentSource
+from unit.tiered_storage.remote_log.metrics.broker_logs import Logs, seen_at_brokers
 
 
-def taken(files: RemoteLogFiles, samples: Samples | None = None) -> RemoteLogMetrics:
+def taken(files: RemoteLogFiles, known: Samples | None = None) -> RemoteLogMetrics:
     with files.open() as remote_log:
-        return take_metrics(remote_log.context, samples)
+        return take_metrics(remote_log.context, known)
 
 
 def only(metrics: RemoteLogMetrics) -> PartitionMetrics:
@@ -166,12 +162,12 @@ def test_records_deleted_locally_before_they_were_copied_are_missing(tmp_path: P
 
 def test_a_look_reads_the_age_of_a_segment_once_and_of_so_many_at_most(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 2, ("payments", 0): 1})
-    samples = Samples()
-    first = taken(files, samples)
-    assert samples.left == MOST_SAMPLES - 2
-    assert set(samples.known) == {ORDERS_0, partition_of("payments")}
-    assert taken(files, samples).topics == first.topics
-    assert samples.left == MOST_SAMPLES
+    known = Samples()
+    first = taken(files, known)
+    assert known.left == MOST_SAMPLES - 2
+    assert set(known.known) == {ORDERS_0, partition_of("payments")}
+    assert taken(files, known).topics == first.topics
+    assert known.left == MOST_SAMPLES
 
 
 def test_an_unreadable_partition_of_a_tiered_topic_is_named(tmp_path: Path) -> None:
@@ -195,24 +191,6 @@ class OneLog:
 
     def partitions(self) -> Iterator[PartitionLog]:
         yield self.log
-
-
-@dataclass(frozen=True, slots=True)
-class Logs:
-    """A source with logs that only their brokers see."""
-
-    logs: tuple[PartitionLog, ...]
-    is_configured: bool = True
-
-    def partitions(self) -> Iterator[PartitionLog]:
-        yield from self.logs
-
-
-def seen_at_brokers(partition: TopicIdPartition, stable_end: int, first_at: int, **unsegmented: Any) -> PartitionLog:
-    """Return a log as its brokers show it: up to `stable_end`, 100 bytes an offset, records since `first_at`."""
-    rules = RollRules(1000, 60_000, 1 << 20, 4096, 1 << 20)
-    unseen = UnsegmentedLog(rules, lambda _: 0, lambda _: 100.0, lambda _: first_at, lambda _: {}, **unsegmented)
-    return PartitionLog(partition, str(partition), (), 0, stable_end, (), high_watermark=stable_end, unsegmented=unseen)
 
 
 def taken_of_a_cluster(files: RemoteLogFiles, stable_end: int, first_at: int, **unsegmented: Any) -> PartitionMetrics:
@@ -239,7 +217,7 @@ def test_less_than_a_segment_of_a_cluster_lags_once_it_is_overdue(tmp_path: Path
 def test_the_lag_of_a_cluster_is_unknown_unless_a_record_was_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "MOST_SAMPLES", 0)
+    monkeypatch.setattr(samples, "MOST_SAMPLES", 0)
     new, copied = a_remote_log(tmp_path / "new"), a_copied_remote_log(tmp_path / "copied")
     nothing_remote, less_than_a_segment = taken_of_a_cluster(new, 55, NOW), taken_of_a_cluster(copied, 31, NOW)
     assert (nothing_remote.lag, nothing_remote.tail_size, nothing_remote.problem) == (None, None, None)
@@ -253,7 +231,7 @@ def test_the_lag_of_a_cluster_is_unknown_unless_a_record_was_read(
 def test_snapshots_without_earlier_samples_take_turns_over_the_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "MOST_SAMPLES", 10)
+    monkeypatch.setattr(samples, "MOST_SAMPLES", 10)
     files, five_minutes = a_remote_log(tmp_path), 300_000
     logs = Logs(tuple(seen_at_brokers(partition_of("orders", number), 55, NOW) for number in range(50)))
     known: list[set[TopicIdPartition]] = []
