@@ -8,10 +8,12 @@ The hours are a ring: each file is begun again a day later, so the history is a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics
 
@@ -20,6 +22,7 @@ MOST_TOPICS = 200
 """How many topics a point of the history names: those that lag most. If it is full, the lag of others is unknown."""
 MOST_POINTS_AN_HOUR = 60
 _HOUR_MS = 3_600_000
+_log = logging.getLogger(__name__)
 _HOURS = 24
 
 
@@ -66,10 +69,18 @@ class LagPoint:
 
 
 def keep_metrics(work: WorkArea, metrics: RemoteLogMetrics) -> None:
-    """Write `metrics` as the latest, and add a point to the history. If two write at once, one point may be lost."""
+    """Write `metrics` as the latest, and add a point to the history. If two write at once, one point may be lost.
+
+    An hour whose file is corrupt begins again.
+    """
     work.write(LATEST, [metrics], RemoteLogMetrics)
     path, begin = _hour_of(metrics.taken_at)
-    earlier = [each for each in work.read_if_there(path, LagPoint) if begin <= each.at < metrics.taken_at]
+    try:
+        known = work.read_if_there(path, LagPoint)
+    except ConfigurationError as error:
+        _log.warning("an hour of the lag's history is lost, and begins again: %s", error)
+        known = []
+    earlier = [each for each in known if begin <= each.at < metrics.taken_at]
     work.write(path, [*earlier[1 - MOST_POINTS_AN_HOUR :], LagPoint.of(metrics)], LagPoint)
 
 

@@ -111,6 +111,19 @@ def test_a_point_tells_an_unknown_lag_from_none(work: WorkArea) -> None:
     assert unseen_point.lag_of("disabled") is None
 
 
+def test_a_corrupt_hour_is_named_and_begins_again(
+    work: WorkArea, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep_metrics(work, at(NOON))
+    [path] = [each for each in tmp_path.rglob("*.jsonl") if each.parent.name == "hours"]
+    path.write_bytes(path.read_bytes()[:-1])
+    for minute in (1, 2):
+        keep_metrics(work, at(NOON + minute * MINUTE))
+    assert kept_at(work, NOON) == [NOON + MINUTE, NOON + 2 * MINUTE]
+    [warning] = caplog.messages
+    assert str(path) in warning
+
+
 def test_metrics_that_somebody_changed_are_not_shown(work: WorkArea, tmp_path: Path) -> None:
     keep_metrics(work, at(NOON))
     [path] = tmp_path.rglob("latest.jsonl")
