@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,20 @@ def test_the_dashboard_has_what_grafana_needs() -> None:
         assert place["x"] + place["w"] <= 24
         references = [target["refId"] for target in panel["targets"]]
         assert len(set(references)) == len(references) > 0
+
+
+def metrics_in(titled: Iterable[tuple[str, str]]) -> set[str]:
+    """Return the metrics that expressions name."""
+    return {str(metric_of(part)) for _, expression in titled for part in parsed(expression) if metric_of(part)}
+
+
+def test_the_dashboard_shows_what_the_alerts_watch_of_topics() -> None:
+    titles = {panel["title"] for panel in DASHBOARD["panels"]}
+    shown = metrics_in(each for each in expressions() if each[0] in titles)
+    watched = metrics_in(each for each in expressions() if each[0] not in titles)
+    of_topics = {metric for metric in watched if "topic" in SERVED.get(metric, ())}
+    assert len(of_topics) > 7
+    assert of_topics - shown == set()
 
 
 def test_panels_do_not_overlap() -> None:
