@@ -142,7 +142,8 @@ class TopicSettings(PropertyModel):
         at_most=(1 << 31) - 1,
         special=AS_THE_BROKERS,
     )
-    """How large the segments are that a copy from a running cluster rolls."""
+    """How large the segments are that a copy from a running cluster rolls. Closed ones of broker.log.dirs stay as they
+    are."""
 
     segment_ms: Whole = setting(
         "segment.ms", UNLIMITED, TOPIC_GROUP, Source.KAFKA, unit="ms", at_least=1, special=AS_THE_BROKERS

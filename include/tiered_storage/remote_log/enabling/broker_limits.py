@@ -32,6 +32,7 @@ class Origin(StrEnum):
     """Who set a topic's limit."""
 
     TOPIC = "ours, for the topic"
+    TOPIC_BY_FETCH = "ours, for what Fetch copies of the topic"
     ALL_TOPICS = "ours, for all topics"
     BROKERS_TOPIC = "the topic's, at the brokers"
     BROKERS_DEFAULT = "the brokers' default"
@@ -62,8 +63,10 @@ def origins(
         else:
             found[name] = Origin.HELD if is_held(name, settings, configs, held) else _of_brokers(name, configs)
     if configs is not None:
+        # Closed segments of the leader's files are copied as its broker rolled them.
+        ours = Origin.TOPIC_BY_FETCH if settings.broker_log_dirs else Origin.TOPIC
         for field, name in SEGMENTS.items():
-            found[name] = Origin.TOPIC if field in given else _of_brokers(name, configs)
+            found[name] = ours if field in given else _of_brokers(name, configs)
     return found
 
 

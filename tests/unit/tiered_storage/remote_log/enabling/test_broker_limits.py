@@ -66,6 +66,13 @@ def test_only_lowered_limits_that_decide_deletions_are_named(
     assert set(lowered(tmp_path, topic, text)) == names
 
 
+def test_our_segments_count_only_for_what_fetch_copies_beside_the_brokers_disks(tmp_path: Path) -> None:
+    topic = Topic("cluster", "id", "orders", True, properties={"segment.ms": "60000"})
+    for text, ours in (("", Origin.TOPIC), ("broker.log.dirs: 1=/data/a", Origin.TOPIC_BY_FETCH)):
+        found = origins(topic, settings(tmp_path, text), NOW)
+        assert (found["segment.ms"], found["segment.bytes"]) == (ours, Origin.BROKERS_DEFAULT)
+
+
 def test_without_a_grace_time_the_present_limits_hold(tmp_path: Path) -> None:
     found = settings(tmp_path, "remote.log.lowered.limit.grace.ms: 0")
     assert effective(BOTH, found, NOW, HELD).retention_ms == 3 * DAY
