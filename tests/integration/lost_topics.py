@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from confluent_kafka import OFFSET_BEGINNING
+
 from support.kafka_clients import CODECS, Isolation, RealKafkaClient, send
 from support.records import varied_records
 from tiered_storage.kafka_log.records.record import Record
@@ -52,7 +54,9 @@ class ServedTopic:
             topic,
             {
                 (number, isolation): [
-                    each for each in client.consume_all(topic, number, isolation=isolation) if each.offset < end
+                    each
+                    for each in client.consume_all(topic, number, start=OFFSET_BEGINNING, isolation=isolation)
+                    if each.offset < end
                 ]
                 for number, end in ends.items()
                 for isolation in ISOLATIONS
@@ -62,15 +66,15 @@ class ServedTopic:
     def ensure_served(self, client: RealKafkaClient) -> None:
         """See that a broker serves the same, and no more."""
         for (number, isolation), records in self.served.items():
-            found = client.consume_all(self.topic, number, isolation=isolation)
+            found = client.consume_all(self.topic, number, start=OFFSET_BEGINNING, isolation=isolation)
             assert found == records, (self.topic, number, isolation)
 
     def ensure_continues(self, client: RealKafkaClient) -> None:
         """See that new records and transactions follow, also of producers whose ids the old log has."""
         before = self.served[TRANSACTIONS, "read_committed"]
-        many = len(client.consume_all(self.topic, MANY))
+        many = len(client.consume_all(self.topic, MANY, start=OFFSET_BEGINNING))
         write_round(client, self.topic, 7)
-        found = client.consume_all(self.topic, TRANSACTIONS, isolation="read_committed")
+        found = client.consume_all(self.topic, TRANSACTIONS, start=OFFSET_BEGINNING, isolation="read_committed")
         assert found[: len(before)] == before
         assert len(found) == len(before) + _TRANSACTIONS // 2 * _RECORDS
-        assert len(client.consume_all(self.topic, MANY)) == many + _MANY
+        assert len(client.consume_all(self.topic, MANY, start=OFFSET_BEGINNING)) == many + _MANY

@@ -145,3 +145,16 @@ def test_a_worker_that_sees_an_earlier_state_of_the_folder_sends_what_the_broker
     site.copied()
     assert ensure_as_stored(site, indexes=False) > len(seen)
     site.audited()
+
+
+def test_a_copy_needs_no_right_to_write_to_the_folder(site: LiveSite) -> None:
+    folder = site.kafka.log_dir
+    python = python_elsewhere(site.root / "read-only-python", folder, folder, is_read_only=True)
+    refused = subprocess.run([python, "-c", f"open({str(folder / '.lock')!r}, 'r+')"], capture_output=True, check=False)
+    assert b"Read-only" in refused.stderr
+
+    command = [str(python), "-m", "tiered_storage.cli.main", "copy", "--config", str(site.config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ensure_as_stored(site) == len(closed_of(folder / f"{site.topics[0]}-0")) > 1

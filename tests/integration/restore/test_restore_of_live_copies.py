@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_BEGINNING, Producer
 
 from integration.lost_topics import MANY, PARTITIONS, ROUNDS, TRANSACTIONS, ServedTopic, write_rest, write_round
 from integration.stored_segments import ensure_as_stored
@@ -27,8 +27,12 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
     read_leader_epochs,
 )
 from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 FETCHED, FROM_FILES = "fetched", "from-files"
+LATE = "late"
+"""By Fetch, of a topic whose first records were deleted before it was tiered: nobody knows the producers of then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Copied:
     def ensure_survivor_continues(self, kafka: RealKafka) -> None:
         """See that it continues where it was, and that the log has its records once."""
         more = send(self.survivor, self.topic, TRANSACTIONS, some_records(50))
-        found = kafka.client.consume_all(self.topic, TRANSACTIONS)
+        found = kafka.client.consume_all(self.topic, TRANSACTIONS, start=OFFSET_BEGINNING)
         assert [one for one in found if one.key == b"survivor"] == [*self.sent, *more]
 
 
@@ -83,13 +87,32 @@ def copied(site: LiveSite, survivor: Producer, sent: list[Record]) -> Copied:
     while site.copied():
         pass
     for number in range(PARTITIONS):
-        # Of the segment that the broker was restarted in, it has other index entries.
-        assert ensure_as_stored(site, number, indexes=False) > 3
+        if topic == LATE:
+            assert not has_snapshots(site, number)
+        else:
+            # Of the segment that the broker was restarted in, it has other index entries.
+            assert ensure_as_stored(site, number, indexes=False) > 3
     site.audited()
     with site.open() as remote_log:
         ends = {number: finished(remote_log, number)[-1].end_offset + 1 for number in range(PARTITIONS)}
     assert sent[-1].offset < ends[TRANSACTIONS]
     return Copied(site, ServedTopic.by(kafka.client, topic, ends), survivor, tuple(sent))
+
+
+def has_snapshots(site: LiveSite, partition: int) -> bool:
+    """Return whether any remote segment of a partition has a producer snapshot."""
+    with site.open() as remote_log:
+        storage, segments = remote_log.context.storage, finished(remote_log, partition)
+        assert isinstance(storage, ListableStorage)
+        assert len(segments) > 3
+        return any(IndexKind.PRODUCER_SNAPSHOT in storage.fetch_bundle(segment) for segment in segments)
+
+
+def delete_first_round(kafka: RealKafka, topic: str, survivors: list[Record]) -> list[Record]:
+    """Let the log begin in the middle of batches, and of a transaction; return which of `survivors` it still has."""
+    starts = {MANY: 105, TRANSACTIONS: survivors[len(survivors) // ROUNDS - 1].offset + 8}
+    kafka.client.delete_records_of(topic, starts)
+    return [one for one in survivors if one.offset >= starts[TRANSACTIONS]]
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +138,8 @@ def topics(
         found = {}
         for way in ways:
             write_rest(kafka.client, way)
+            if way == LATE:
+                sent[way] = delete_first_round(kafka, way, sent[way])
             folder = root / way
             folder.mkdir()
             site = LiveSite(kafka, folder, (way,), properties.get(way, {}))
@@ -123,7 +148,10 @@ def topics(
 
 
 @pytest.mark.parametrize(
-    "topics", [(FETCHED,), pytest.param((FROM_FILES,), marks=pytest.mark.nightly)], indirect=True, ids="".join
+    "topics",
+    [(FETCHED,), *(pytest.param((way,), marks=pytest.mark.nightly) for way in (FROM_FILES, LATE))],
+    indirect=True,
+    ids="".join,
 )
 def test_the_cluster_that_lost_it_gets_it_back_with_its_producers(topics: dict[str, Copied]) -> None:
     [lost] = topics.values()
