@@ -212,7 +212,7 @@ def delete_records(
     left: tuple[Finding, ...] = ()
     done: tuple[TopicIdPartition, ...] = ()
     with opened(config, output) as remote_log:
-        found = remote_log.find_partition(topic, partition)
+        found = remote_log.find_partition(topic, partition, names_near=True)
         planned = remote_log.deletions.plan_record_deletion(found, before)
         if dry_run:
             show_stop(remote_log, output)

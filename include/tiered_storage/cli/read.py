@@ -118,7 +118,7 @@ def read(
     moment = parse_time("--time", begin_time)
     most = max_records if max_records is not None or end_offset is not None else _FEW_RECORDS
     with opened(config, output) as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
-        found = remote_log.find_partition(topic, partition)
+        found = remote_log.find_partition(topic, partition, names_near=True)
         start = _start_of(reader, found, offset, moment, isolation.level)
         batches = reader.batches(found, start, end_offset=end_offset, isolation=isolation.level)
         progress = OffsetProgress("read", start, _end_of(reader, found, end_offset, isolation.level), output)
@@ -154,7 +154,7 @@ def offsets(
     asked: list[tuple[str, OffsetSpec | int]] = [(name.lower().replace("_", "-"), spec) for name, spec in named]
     asked += [(text, parse_time("--time", text) or 0) for text in times or []]
     with opened(config, output) as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
-        found = remote_log.find_partition(topic, partition)
+        found = remote_log.find_partition(topic, partition, names_near=True)
         rows = [(name, *_shown(reader.offsets(found, spec, isolation.level))) for name, spec in asked]
     output.rows(f"{topic}-{partition}", ("of", "offset", "timestamp", "leader epoch"), rows)
 

@@ -31,12 +31,12 @@ from tiered_storage.cli.common.topic_table import (
     is_pattern,
     is_withheld,
     known_topics,
+    notes_on_names,
     show_topics,
     topic_row,
     why_unknown,
 )
 from tiered_storage.errors import ConfigurationError, TieredStorageError
-from tiered_storage.kafka_log.files.topic_partition import described_near, near_names
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.enabling.absent_topics import REPLACED_SINCE
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
@@ -228,6 +228,7 @@ def _change(
         if not chosen and not clusters and not is_ended:
             raise ConfigurationError(why_unknown(remote_log.context, found, named))
         refused: list[str] = []
+        changed: set[str] = set()
         notes = [f"so far {why_unknown(remote_log.context, found, named)}"] if clusters and not chosen else []
         for name, of_name in chosen.items():
             try:
@@ -241,7 +242,8 @@ def _change(
                 if isinstance(error, ShortMarginError):
                     notes += keep_off(remote_log.context, of_name, found)
             else:
-                notes += _notes_on_name(name, found) if enables_pattern else []
+                changed.add(name)
+        notes += notes_on_names(changed, found)
         if enables_pattern is not None and is_pattern(named):
             _record_pattern(remote_log.context, named, clusters, is_enabled=enables_pattern)
         shown = [incarnation for of_name in chosen.values() for incarnation in of_name]
@@ -279,11 +281,6 @@ def _show_patterns(patterns: Sequence[str], output: Output) -> None:
             f"note: topics that match {pattern} are enabled as they appear: 'tiered-storage topics disable "
             f"{quote(pattern)}' ends this, and disables those that match now"
         )
-
-
-def _notes_on_name(name: str, found: KnownTopics) -> list[str]:
-    near = near_names(name, (one.topic for one in found.partitions))
-    return [f"topic {name}: {described_near(near)}: check that the right one is enabled"] if near else []
 
 
 def _change_topic(

@@ -12,6 +12,7 @@ from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.log_directories import check_broker_directories
 from tiered_storage.doctor.metadata_store import lacks_its_topic
 from tiered_storage.errors import MetadataMissingError, TieredStorageError
+from tiered_storage.kafka_log.files.topic_partition import described_near, near_names
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import TO_COPY, TO_TRIM, grant
 from tiered_storage.kafka_wire.controller_clock import REMEDY
@@ -90,7 +91,21 @@ def _check_partitions(source: SegmentSource, settings: Settings) -> Iterator[Che
         yield ok(_NAME, f"{servers} is the cluster {ids}: {len(readable)} partitions can be read")
     for each in islice(unreadable, MOST_PARTITIONS_NAMED):
         yield wrong(_NAME, f"{each.partition}: {each.reason}")
+    yield from check_names(
+        {each.topic_id_partition.topic for each in readable} | {each.topic for each in unreadable}, settings
+    )
     yield from _check_topics(source, readable, settings)
+
+
+def check_names(shown: set[str], settings: Settings) -> Iterator[Check]:
+    """Yield the topics that settings name, that the cluster does not show, and that have nearly the name of another."""
+    ignoring = settings.local_retention_topics_ignoring_groups
+    for setting, names in (("topics", settings.topics), ("local.retention.topics.ignoring.groups", ignoring)):
+        for name in sorted(names):
+            if name not in shown and (near := near_names(name, shown)):
+                yield note(
+                    _NAME, f"{setting} names {name}, which is not there: {described_near(near)}", f"correct {setting}"
+                )
 
 
 def _check_topics(source: SegmentSource, logs: list[PartitionLog], settings: Settings) -> Iterator[Check]:

@@ -360,14 +360,15 @@ class RemoteLogContext:
         """Return a message if the selection matches no known partition; None if it matches one."""
         if not selection.is_narrowed:
             return None
-        if any(selection.matches(known.topic, known.partition) for known in self.segments.list_partitions()):
+        remote = self.segments.list_partitions()
+        if any(selection.matches(known.topic, known.partition) for known in remote):
             return None
-        if any(selection.matches(*name_of(found)) for found in self.source.names()):
+        local = [name_of(found) for found in self.source.names()]
+        if any(selection.matches(*name) for name in local):
             return None
-        return (
-            "no partition of the local logs or of the remote log matches the selected topics and partitions; "
-            f"{why_hidden(self.settings)}'tiered-storage topics list' shows the known topics"
-        )
+        near = selection.near_hint({*(known.topic for known in remote), *(topic for topic, _ in local)})
+        hint = near or f"{why_hidden(self.settings)}'tiered-storage topics list' shows the known topics"
+        return f"no partition of the local logs or of the remote log matches the selected topics and partitions; {hint}"
 
     def spend_reserves(self) -> None:
         """Let this process use the room reserved on full disks, for writes that free space."""

@@ -23,11 +23,12 @@ from tiered_storage.errors import (
     UnknownPartitionError,
 )
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.topic_partition import described_near, near_names
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.opening import local_place, why_hidden
-from tiered_storage.remote_log.source.partition_log import NamedPartition, UnreadablePartition
+from tiered_storage.remote_log.source.partition_log import NamedPartition, UnreadablePartition, name_of
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.settings.settings import Settings
@@ -216,11 +217,13 @@ class RemoteLogManager:
         seen: Sequence[TopicIdPartition] = (),
         *,
         whose_cluster_is_lost: bool = False,
+        names_near: bool = False,
     ) -> TopicIdPartition:
         """Return the partition of that name: the local one, or else the remote one; only of `topic_id` if it is given.
 
         `seen` are remote partitions as of a moment ago: the metadata are asked only for what is not among them. With
-        `whose_cluster_is_lost` a local partition without meta.properties is the remote one of its topic id. Raises
+        `whose_cluster_is_lost` a local partition without meta.properties is the remote one of its topic id. With
+        `names_near`, an error names topics of nearly that name: only for users who may see all topics. Raises
         UnknownPartitionError if neither exists or a person deleted the only one, AmbiguousPartitionError if the
         source has several of that name or several incarnations of the topic are remote only, and
         InvalidLogDirectoryError if the only one is local and cannot be read.
@@ -243,9 +246,11 @@ class RemoteLogManager:
         if not remote and unreadable:
             raise InvalidLogDirectoryError(unreadable[0].reason)
         if not remote:
+            shown = f"{why_hidden(settings, topic)}'tiered-storage topics list' shows the known topics"
+            if names_near and (near := near_names(topic, self._topics())):
+                shown = f"{described_near(near)}: give the topic's exact name"
             raise UnknownPartitionError(
-                f"{topic}-{partition} is neither in {local_place(settings)} nor in the remote log; "
-                f"{why_hidden(settings, topic)}'tiered-storage topics list' shows the known topics"
+                f"{topic}-{partition} is neither in {local_place(settings)} nor in the remote log; {shown}"
             )
         if topic_id is None:
             remote = [one for one in remote if segments.partition_state(one).delete_state is None]
@@ -259,6 +264,11 @@ class RemoteLogManager:
                 f"{topic}-{partition} had several incarnations, and none is local: {_incarnations(remote)}"
             )
         return remote[0]
+
+    def _topics(self) -> Iterator[str]:
+        """Yield the names of all known topics."""
+        yield from (each.topic for each in self.context.segments.list_partitions())
+        yield from (name_of(each)[0] for each in self.context.source.names())
 
     def fetch(self, topic: str, partition: int, offset: int) -> Iterator[bytes]:
         """Stream the remote bytes from the batch that holds `offset` to the end of its segment.

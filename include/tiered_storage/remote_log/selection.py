@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
 from typing import TypeVar
 
 import re2
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_log.files.topic_partition import described_near, near_names
 
 MOST_PARTITIONS = 100_000
 """More numbers than this are refused: they are most likely a mistake."""
@@ -21,6 +23,7 @@ MOST_SHOWN = 100
 LARGEST_NUMBER = 2**63 - 1
 """The largest offset, and the largest time in ms, that Kafka has."""
 
+_ESCAPED = re.compile(r"\\(.)")
 _DIGITS = re.compile(r"-?[0-9]{1,19}")
 _PART = re.compile(r"(?P<first>\d{1,10})(?:-(?P<last>\d{1,10}))?", re.ASCII)
 
@@ -74,6 +77,20 @@ class Selection:
         if partition is not None and self.partitions is not None and partition not in self.partitions:
             return False
         return self._pattern.fullmatch(topic) is not None
+
+    def near_names(self, known: Collection[str]) -> dict[str, list[str]]:
+        """Return the names in `topics` that are not `known`, with the known ones that are nearly the same.
+
+        Names are in `topics` alone, or between bars.
+        """
+        named = (_ESCAPED.sub(r"\1", part) for part in self.topics.split("|"))
+        found = {name: near_names(name, known) for name in named if name not in known}
+        return {name: near for name, near in found.items() if near}
+
+    def near_hint(self, known: Collection[str]) -> str | None:
+        """Return what to do about the names in `topics` that are nearly those of `known`; None if none is."""
+        near = sorted({*chain.from_iterable(self.near_names(known).values())})
+        return f"{described_near(near)}: give the topic's exact name" if near else None
 
 
 EVERYTHING = Selection()

@@ -202,7 +202,8 @@ class PlanRecordDeletionOperator(PlanningOperator):
 
         before = required_number(self.before, "before", least=TO_THE_END)
         with self.opened() as remote_log:
-            partition = remote_log.find_partition(self.topic, required_number(self.partition, "partition"))
+            number = required_number(self.partition, "partition")
+            partition = remote_log.find_partition(self.topic, number, names_near=True)
             if not self.is_dry_run:
                 remote_log.deletions.permissions.ensure_running()
             plan = remote_log.deletions.plan_record_deletion(partition, before)

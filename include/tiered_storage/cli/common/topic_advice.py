@@ -18,6 +18,7 @@ from tiered_storage.remote_log.enabling.advice import (
     unpriced,
 )
 from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.source.partition_log import name_of
 from tiered_storage.settings.settings import Settings
 
 PatternArgument = Annotated[
@@ -41,10 +42,10 @@ def advise_on_topics(topics: PatternArgument = ".*", config: ConfigOption = None
     with opened(config, output, only_looks=True) as remote_log:
         found, estimated = advise(remote_log.context, selection.matches)
         settings = remote_log.context.settings
-    if not found:
-        raise ConfigurationError(
-            f"no local topic matches {topics}; 'tiered-storage topics list' shows the known topics"
-        )
+        if not found:
+            near = selection.near_hint({name_of(each)[0] for each in remote_log.context.source.names()})
+            hint = near or "'tiered-storage topics list' shows the known topics"
+            raise ConfigurationError(f"no local topic matches {topics}; {hint}")
     summed = total(found)
     missing = unpriced(settings)
     keys = [column.replace(" ", "_") for column in _COLUMNS]

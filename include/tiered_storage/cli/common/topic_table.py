@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from tiered_storage.cli.common.output import Output, show_duration, show_size
 from tiered_storage.errors import TieredStorageError
-from tiered_storage.kafka_log.files.topic_partition import described_near, near_names
+from tiered_storage.kafka_log.files.topic_partition import described_near, near_names, nearly_same
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.enabling.absent_topics import AbsentTopic, ShownTopics
 from tiered_storage.remote_log.enabling.broker_limits import origins
@@ -130,6 +130,16 @@ def why_unknown(context: RemoteLogContext, found: KnownTopics, named: str) -> st
             what = "" if CLUSTER.is_named(settings) else ", since its id is unknown"
             return f"topic {named} cannot be changed{what}: {one.reason}"
     return f"topic {named} is neither in {place} nor in the remote log; {shown}"
+
+
+def notes_on_names(names: Collection[str], found: KnownTopics) -> list[str]:
+    """Return a note on each of `names` that is nearly the name of another topic."""
+    return [
+        f"topic {name}: {described_near([each for each in group if each != name])}: check that the right one is meant"
+        for group in nearly_same(one.topic for one in found.partitions)
+        for name in group
+        if name in names
+    ]
 
 
 def _incarnation(partition: TopicIdPartition) -> tuple[str, str]:

@@ -64,6 +64,14 @@ def near_names(name: str, known: Iterable[str]) -> list[str]:
     return sorted({each for each in known if each != name and _plain(each) == _plain(name)})
 
 
+def nearly_same(names: Iterable[str]) -> list[list[str]]:
+    """Return the groups of several names that differ only in case, or in dots and underscores, sorted."""
+    groups: dict[str, set[str]] = {}
+    for each in names:
+        groups.setdefault(_plain(each), set()).add(each)
+    return sorted(sorted(group) for group in groups.values() if len(group) > 1)
+
+
 def described_near(near: list[str]) -> str:
     """Return the text about near names for a message."""
     verb = "differs" if len(near) == 1 else "differ"

@@ -1,8 +1,8 @@
 """What a copy run's look at all partitions shows of their topics, besides what is due.
 
 Alarms are of tiered topics whose brokers may delete records before they are copied, or have lowered limits by which
-remote records will expire; notices are of topics that were deleted, that a pattern leaves alone, or that the settings
-file names otherwise.
+remote records will expire; notices are of topics that were deleted, that a pattern leaves alone, or whose names the
+settings file or the user may confuse.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from tiered_storage.kafka_log.files.topic_partition import described_near, near_names
+from tiered_storage.kafka_log.files.topic_partition import described_near, near_names, nearly_same
 from tiered_storage.kafka_wire.connections.error_codes import FOR_EVERY_STEP, grant
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.enabling.absent_topics import ShownTopics
@@ -33,6 +33,7 @@ class TopicWatch:
     def __init__(self, context: RemoteLogContext) -> None:
         self._context = context
         self._names: set[str] = set()
+        self._tiered: set[str] = set()
         self._shown = ShownTopics(shows_all=not context.source.shows_segments)
         self._left_alone: dict[str, Finding] = {}
         self._alarms: dict[str, Finding] = {}
@@ -59,6 +60,7 @@ class TopicWatch:
         Look also whether they lowered a limit by which records are deleted. Raises SourceClusterError.
         """
         name, settings = log.topic_id_partition.topic, self._context.settings
+        self._tiered.add(name)
         if name not in self._lowered:
             self._lowered[name] = tuple(lowered_findings(decision, settings, log.configs))
         if log.configs is None or name in self._alarms:
@@ -74,6 +76,9 @@ class TopicWatch:
         """Yield the findings for the user; of topics that were deleted only those in `scope`."""
         yield from self._left_alone.values()
         yield from self._absent(scope, states)
+        for name, near in scope.near_names(self._names).items():
+            yield Finding(name, f"the local logs have no such topic: {described_near(near)}")
+        yield from self._begun_beside_near_names()
         expected = self._expected(scope)
         for name in sorted(self._context.settings.topics.keys() - self._names):
             if near := near_names(name, self._names):
@@ -83,6 +88,19 @@ class TopicWatch:
                 yield Finding(
                     name, f"the settings file tiers it, and the cluster shows no such topic: if it is there, {right}"
                 )
+
+    def _begun_beside_near_names(self) -> Iterator[Finding]:
+        """Yield the tiered topics of which nothing is remote yet, and whose names are nearly those of others."""
+        groups = [group for group in nearly_same(self._names) if not self._tiered.isdisjoint(group)]
+        if not groups:
+            return
+        begun = {each.topic for each in self._context.segments.list_partitions()}
+        for group in groups:
+            for name in group:
+                if name in self._tiered and name not in begun:
+                    others = [each for each in group if each != name]
+                    check = "nothing of it is remote yet, so check that the right topic is enabled"
+                    yield Finding(name, f"{described_near(others)}: {check}")
 
     def _expected(self, scope: Selection) -> set[str]:
         """Return the topics in `scope` that the settings file tiers on a cluster, and that nothing is remote of yet."""

@@ -20,6 +20,7 @@ from difflib import get_close_matches
 from functools import partial
 
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError, OutdatedMetadataError, TieredStorageError
+from tiered_storage.kafka_log.files.topic_partition import near_names
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.enabling.absent_topics import REPLACED_SINCE, AbsentTopic, ShownTopics
@@ -300,7 +301,7 @@ def _chosen_incarnation(
     topic: str, topic_id: str | None, incarnations: dict[tuple[str, str], TopicIdPartition], names: Sequence[str]
 ) -> TopicIdPartition:
     if not incarnations:
-        near = get_close_matches(topic, names, n=1)
+        near = near_names(topic, names) or get_close_matches(topic, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "'tiered-storage topics list' shows what there is"
         raise ConfigurationError(f"no topic is called {topic!r}: {hint} Nothing was deleted")
     ids = sorted({incarnation.topic_id for incarnation in incarnations.values()})

@@ -10,7 +10,7 @@ from support.remote_logs import a_remote_log
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor import source_cluster
 from tiered_storage.doctor.check import Status
-from tiered_storage.doctor.source_cluster import check_clock
+from tiered_storage.doctor.source_cluster import check_clock, check_names
 from tiered_storage.kafka_wire.connections.apis import DESCRIBE_QUORUM
 from unit.tiered_storage.kafka_wire.scripted_cluster import Scripted, served
 
@@ -40,3 +40,15 @@ def test_without_the_right_to_see_the_controllers_clock_the_right_is_named(tmp_p
     assert refused.status is Status.NOTE
     assert mentions(refused.advice, "--operation Describe --cluster")
     assert (seen.status, seen.advice) == (Status.OK, "")
+
+
+def test_settings_that_name_a_topic_in_another_case_are_named(tmp_path: Path) -> None:
+    ignoring = ["clicks_eu", "others"]
+    named: dict[str, dict[str, object]] = {"orders": {}, "Clicks": {}}
+    settings = a_remote_log(tmp_path, topics=named, local_retention_topics_ignoring_groups=ignoring).settings()
+    found = list(check_names({"orders", "clicks", "clicks.eu"}, settings))
+
+    assert {each.status for each in found} == {Status.NOTE}
+    topics, groups = found
+    assert mentions(topics.message, "topics names Clicks", "clicks differs")
+    assert mentions(groups.message, "local.retention.topics.ignoring.groups names clicks_eu", "clicks.eu differs")

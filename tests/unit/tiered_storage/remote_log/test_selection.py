@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.command_line import mentions
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.selection import (
     EVERYTHING,
@@ -30,6 +31,14 @@ def test_a_selection_may_name_partitions() -> None:
     assert not chosen.matches("clicks", 0)
     assert chosen.matches("orders"), "a partition whose number is unknown may be one of them"
     assert not Selection("orders", frozenset()).matches("orders", 0)
+
+
+def test_a_selection_knows_which_of_its_names_are_nearly_others() -> None:
+    known = {"orders", "Clicks.eu", "clicks.eu"}
+    chosen = Selection(r"orders|clicks\_eu|payments")
+    assert chosen.near_names(known) == {"clicks_eu": ["Clicks.eu", "clicks.eu"]}
+    assert mentions(chosen.near_hint(known), "Clicks.eu, clicks.eu differ")
+    assert (Selection("clicks.eu").near_hint(known), EVERYTHING.near_hint(known)) == (None, None)
 
 
 def test_an_expression_that_is_invalid_is_refused_at_once() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.files.topic_partition import (
     is_topic_name,
+    nearly_same,
     parse_partition_directory,
     partition_directory_name,
 )
@@ -55,3 +56,8 @@ def test_names_that_kafka_refuses_are_no_topic_names(name: str) -> None:
 def test_a_partition_that_kafka_cannot_have_is_refused(partition: int) -> None:
     with pytest.raises(ConfigurationError, match=f"partition {partition}"):
         partition_directory_name("orders", partition)
+
+
+def test_names_that_are_nearly_the_same_stand_together() -> None:
+    names = ["orders.eu", "clicks", "Orders_eu", "orders.eu", "orderseu", "a.b_c", "A_B.c"]
+    assert nearly_same(names) == [["A_B.c", "a.b_c"], ["Orders_eu", "orders.eu"]]
