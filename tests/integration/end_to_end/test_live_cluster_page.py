@@ -36,6 +36,8 @@ OWN, MANAGED, BESIDE = "From nothing to the first tiered topic", "A managed clus
 TRIM = "Delete at the brokers what is remote"
 TOOL = "org.apache.kafka.tools.AclCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+[(SHOWN, CLOCK)] = re.findall(r"`kafka-console-consumer.sh (--property [^`]*)`, and compare with `([^`]*)`", PAGE.text)
+"""How the page compares a broker's clock. Read by day too: only a nightly test runs it."""
 DELETE = "delete-topic orders"
 IN_THE_TEXT = ("topics [a-z]+ '?orders[^`]*", "topics advise", "audit", DELETE)
 """Commands of ours in sentences, which have all that they need."""
@@ -90,16 +92,13 @@ def run_those_in_the_text(client: RealKafkaClient, config: Path) -> None:
 
 @pytest.mark.nightly
 def test_the_page_shows_how_far_a_brokers_clock_is_off(kafka_programs: KafkaPrograms, tmp_path: Path) -> None:
-    [shown, clock] = re.findall(
-        r"`kafka-console-consumer.sh (--property [^`]*)`, and compare with `([^`]*)`", PAGE.text
-    )[0]
     with RealKafka(kafka_programs, tmp_path / "kafka") as kafka:
         kafka.client.create_topic("stamped", 1, {"message.timestamp.type": "LogAppendTime"})
-        before = int(subprocess.check_output(["bash", "-ec", clock]))
+        before = int(subprocess.check_output(["bash", "-ec", CLOCK]))
         kafka.client.produce("stamped", varied_records(1, seed=1))
         asked = ("--bootstrap-server", kafka.bootstrap_servers, "--topic", "stamped", "--from-beginning")
-        found = kafka.tool(CONSUMER, *asked, "--max-messages", "1", *shown.split())
-        after = int(subprocess.check_output(["bash", "-ec", clock]))
+        found = kafka.tool(CONSUMER, *asked, "--max-messages", "1", *SHOWN.split())
+        after = int(subprocess.check_output(["bash", "-ec", CLOCK]))
 
     [stamp] = re.findall(r"LogAppendTime:(\d+)", found)
     assert before <= int(stamp) <= after
