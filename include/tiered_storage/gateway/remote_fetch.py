@@ -18,9 +18,9 @@ Source: KIP-74 (limits), KIP-98 (aborted transactions), KIP-405 (remote fetch).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from tiered_storage.gateway.broker_questions import BrokerQuestions
 from tiered_storage.gateway.connections.owed_answers import Filled
@@ -56,7 +56,9 @@ from tiered_storage.kafka_wire.server.send_queue import Buffer, Replacement, spl
 PAUSE_MS: Final = 100
 """How long an answer without records takes at least, if the client waits so long."""
 QUEUED_SECONDS: Final = 5.0
-"""How long a Fetch that asks for nothing but remote records waits for its place in the queue: clients wait 30 s."""
+"""How long a Fetch that asks for nothing but remote records waits for its turn in the queue, and then as long at most
+for its first piece: clients wait 30 s.
+"""
 
 
 class RemoteFetch:
@@ -71,8 +73,8 @@ class RemoteFetch:
         self._quotas = cluster.quotas
         self._most_wait_ms = cluster.limits.most_wait_ms
         self._search = RemoteSearch(client, cluster, questions)
-        self._place: asyncio.Future[None] | None = None
-        """In the queue of remote work: a Fetch that does not get there leaves its place to the next one."""
+        self._place: int | None = None
+        """In the queue of remote work: a Fetch that has no turn leaves its place to the next one."""
         self._fetches = 0
 
     def needs_share(self) -> bool:
@@ -85,8 +87,6 @@ class RemoteFetch:
 
     def close(self) -> None:
         """End the client's reads."""
-        if self._place is not None:
-            self._place.cancel()
         self._partitions.forget(self._client)
 
     @staticmethod
@@ -121,15 +121,14 @@ class RemoteFetch:
         finally:
             share.pass_on(place)
 
-    async def _first_in_queue(self, seconds: float) -> asyncio.Future[None] | None:
+    async def _first_in_queue(self, seconds: float) -> int | None:
         """Wait until the client is first in the queue of remote work, and return its place.
 
         Return None if that takes longer; the client keeps its place.
         """
-        place = self._place = self._place or self._partitions.share.queue()
-        if not place.done():
-            await asyncio.wait([place], timeout=seconds)
-        if not place.done():
+        share = self._partitions.share
+        place = self._place = share.queue() if self._place is None else self._place
+        if not await share.begin(place, seconds):
             return None
         self._place = None
         return place
@@ -142,7 +141,7 @@ class RemoteFetch:
         more: Sequence[Replacement],
         client: ClientName,
         wait_s: float,
-        place: asyncio.Future[None] | None,
+        place: int | None,
     ) -> Filled:
         await self._partitions.turns.next()
         positions = await self._search.positions(request, layout)
@@ -164,22 +163,19 @@ class RemoteFetch:
                 self._search.had_remote = True
             else:
                 share = max(left, 0) // len(some)
-                # One position gets its turn however many others wait, each time another one: otherwise a Fetch might
-                # never get any records.
+                # One position gets longer than the client would wait, each time another one: otherwise a Fetch might
+                # never get any records while many others wait.
                 end = begun + wait_s
+                late = begun + max(wait_s, QUEUED_SECONDS)
                 ends = [
-                    None if is_first and not at and each == patient % len(some) else end for each in range(len(some))
+                    late if is_first and not at and each == patient % len(some) else end for each in range(len(some))
                 ]
-                pieces = asyncio.gather(
-                    *(
-                        self._find_within(end, 2 * wait_s, each, request, min(share, each.asked.max_bytes), client)
-                        for end, each in zip(ends, some, strict=True)
-                    )
-                )
-                if place is not None and at + AT_ONCE >= len(positions):
-                    self._partitions.share.pass_on(place)
-                found = await pieces
-                await self._partitions.turns.next()
+                pieces = [
+                    self._find_within(end, 2 * wait_s, each, request, min(share, each.asked.max_bytes), client)
+                    for end, each in zip(ends, some, strict=True)
+                ]
+                is_last = place is not None and at + AT_ONCE >= len(positions)
+                found = await self._found(pieces, place if is_last else None)
             for position, each in zip(some, found, strict=True):
                 records = self._take(position, each, min(left, position.asked.max_bytes), client, whole=is_first)
                 if records is not None:
@@ -200,17 +196,40 @@ class RemoteFetch:
             self._metrics.throttled(mute_ms)
         return Filled(spliced(frame, [*replacements, *more]), held, mute_ms)
 
+    async def _found(self, pieces: Sequence[Coroutine[Any, Any, Found]], place: int | None) -> list[Found]:
+        """Await the pieces of a Fetch; at a `place`, the last ones, let the next Fetch begin.
+
+        If that is cancelled, end the reads that they opened.
+        """
+        tasks = [asyncio.ensure_future(each) for each in pieces]
+        if place is not None:
+            self._partitions.share.pass_on(place)
+        try:
+            found = await asyncio.gather(*tasks)
+            await self._partitions.turns.next()
+        except BaseException:
+            for each in tasks:
+                each.cancel()
+                each.add_done_callback(self._end_unused)
+            raise
+        return found
+
+    def _end_unused(self, piece: asyncio.Task[Found]) -> None:
+        if not piece.cancelled() and piece.exception() is None and (read := piece.result().read) is not None:
+            self._partitions.end(read)
+
     async def _find_within(
         self,
-        end: float | None,
+        end: float,
         seconds: float,
         position: Position,
         request: FetchRequest,
         wanted: int,
         client: ClientName,
     ) -> Found:
-        """Find a position's records, about `wanted` bytes, within `seconds`; begin before `end`, None: at any time.
-        Return None if the time is up: store or metadata hang, or too many other reads wait. Local records wait too.
+        """Find a position's records, about `wanted` bytes, within `seconds`; begin before `end` (the loop's time).
+
+        Find none if the time is up: store or metadata hang, or too many other reads wait. Local records wait too.
         """
         begun = asyncio.get_running_loop().time()
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from types import coroutine
@@ -122,9 +121,11 @@ class RemoteShare:
         self._debt = None if percentage >= ALL_OF_A_PROCESSOR else _Debt(percentage / 100)
         self._time = _RemoteTime(processor_time, loop_time)
         self._paced_until = 0.0
-        self._fetches: deque[asyncio.Future[None]] = deque()
+        self._last_place = 0
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        """The Fetches that wait, by their clients' places."""
         self._is_timed = False
-        self._turn: asyncio.Future[None] | None = None
+        self._turn: int | None = None
         """The place of the Fetch that began last, until all its pieces are in their queue."""
         self._turn_ends = 0.0
         self._next_piece = asyncio.Lock()
@@ -137,19 +138,30 @@ class RemoteShare:
             self._debt.forget(now, self._time.used())
         self._paced_until = now + LOCAL_SECONDS
 
-    def queue(self) -> asyncio.Future[None]:
-        """Return a Fetch's place in the queue: it is done once the Fetch may begin. Cancel it to leave the queue."""
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not self._fetches and self._may_begin():
-            self._begin(place)
-            return place
-        self._fetches.append(place)
-        self._begin_later()
-        return place
+    def queue(self) -> int:
+        """Return a client's place in the queue. It keeps the place until one of its Fetches begins."""
+        self._last_place += 1
+        return self._last_place
 
-    def pass_on(self, place: asyncio.Future[None]) -> None:
+    async def begin(self, place: int, seconds: float) -> bool:
+        """Wait for `seconds` at most until the Fetch of `place` may begin, and return whether it may.
+
+        A client that does not wait has no turn meanwhile, and keeps nobody from theirs.
+        """
+        if self._may_begin() and place < min(self._waiting, default=place + 1):
+            self._take_turn(place)
+            return True
+        begun = self._waiting[place] = asyncio.get_running_loop().create_future()
+        self._begin_later()
+        try:
+            await asyncio.wait([begun], timeout=seconds)
+        finally:
+            self._waiting.pop(place, None)
+        return begun.done()
+
+    def pass_on(self, place: int) -> None:
         """Let the next Fetch begin: that of `place` has ended, or all its pieces are in their queue."""
-        if self._turn is place:
+        if self._turn == place:
             self._turn = None
 
     async def piece(self, work: Callable[[], Coroutine[Any, Any, Result]], end: float | None = None) -> Result:
@@ -190,24 +202,21 @@ class RemoteShare:
         has_turn = self._turn is not None and now < self._turn_ends
         return not (has_turn or self._next_piece.locked() or self._pause())
 
-    def _begin(self, place: asyncio.Future[None]) -> None:
+    def _take_turn(self, place: int) -> None:
         self._turn, self._turn_ends = place, asyncio.get_running_loop().time() + _LOOK_SECONDS
-        place.set_result(None)
 
     def _begin_later(self) -> None:
         if self._is_timed:
             return
         self._is_timed = True
         pause = min(max(self._pause(), _SHORTEST_PAUSE_SECONDS), _LOOK_SECONDS)
-        asyncio.get_running_loop().call_later(pause, self._begin_fetch)
+        asyncio.get_running_loop().call_later(pause, self._begin_next)
 
-    def _begin_fetch(self) -> None:
+    def _begin_next(self) -> None:
         self._is_timed = False
-        if self._may_begin():
-            while self._fetches:
-                place = self._fetches.popleft()
-                if not place.done():
-                    self._begin(place)
-                    break
-        if self._fetches:
+        if self._waiting and self._may_begin():
+            place = min(self._waiting)
+            self._take_turn(place)
+            self._waiting.pop(place).set_result(None)
+        if self._waiting:
             self._begin_later()

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -14,6 +15,7 @@ from tiered_storage.gateway.limits.remote_turns import RemoteTurns
 
 ROUND_SECONDS = 0.0001
 """What a round of the event loop takes beside the pieces in it."""
+LONG_SECONDS, PROMPT_SECONDS = 1e6, 0.02
 
 
 @dataclass(slots=True)
@@ -67,7 +69,7 @@ class Machine:
 
         for _ in range(fetches):
             place = share.queue()
-            await place
+            assert await share.begin(place, LONG_SECONDS)
             pieces = asyncio.gather(piece(), piece())
             share.pass_on(place)
             await pieces
@@ -193,11 +195,12 @@ def test_a_fetch_that_hangs_or_leaves_the_queue_holds_up_nobody() -> None:
         share = machine.share()
         local = asyncio.create_task(machine.pass_on(share, 0.01))
         await asyncio.sleep(0)
-        await share.queue()
+        assert await share.begin(share.queue(), LONG_SECONDS)
         hung = asyncio.create_task(share.piece(hangs))
         reads = asyncio.gather(*(machine.read(share, each, 10, 0.01) for each in range(3)))
+        left = asyncio.create_task(share.begin(share.queue(), LONG_SECONDS))
         await asyncio.sleep(0)
-        share.queue().cancel()
+        left.cancel()
         await reads
         hung.cancel()
         local.cancel()
@@ -207,6 +210,42 @@ def test_a_fetch_that_hangs_or_leaves_the_queue_holds_up_nobody() -> None:
 
     asyncio.run(beside_others())
     assert [numbers_of(machine).count(each) for each in range(3)] == [20, 20, 20]
+
+
+def test_clients_between_two_fetches_hold_up_nobody_keep_their_places_and_begin_one_after_the_other() -> None:
+    machine = Machine(20)
+    begun: list[tuple[int, float]] = []
+
+    async def turn(share: RemoteShare, place: int) -> None:
+        assert await share.begin(place, LONG_SECONDS)
+        begun.append((place, machine.now))
+
+    async def beside_local_answers() -> list[int]:
+        machine.start()
+        share = machine.share()
+        local = asyncio.create_task(machine.pass_on(share, 0.01))
+        await asyncio.sleep(0)
+        places = [share.queue() for _ in range(5)]
+        assert await share.begin(places[0], 0)
+        # Three Fetches wait in vain, and their clients have others to do.
+        assert [await share.begin(each, 0) for each in places[1:4]] == [False, False, False]
+        share.pass_on(places[0])
+        passed_on = machine.now
+        await turn(share, places[4])
+        assert begun[0][1] - passed_on < PROMPT_SECONDS
+
+        returned = [asyncio.create_task(turn(share, each)) for each in reversed(places[1:4])]
+        await asyncio.sleep(2 * PROMPT_SECONDS)
+        for each in (places[4], *places[1:3]):
+            share.pass_on(each)
+            await asyncio.sleep(2 * PROMPT_SECONDS)
+        await asyncio.gather(*returned)
+        local.cancel()
+        return [*places[4:], *places[1:4]]
+
+    places = asyncio.run(beside_local_answers())
+    assert [place for place, _ in begun] == places
+    assert all(second - first > PROMPT_SECONDS for (_, first), (_, second) in pairwise(begun))
 
 
 def test_work_that_is_cancelled_before_its_first_step_was_never_begun(recwarn: pytest.WarningsRecorder) -> None:
