@@ -218,8 +218,9 @@ _USUAL_TYPES = {"aws": "s3", "wasb": "az", "google_cloud_platform": "gs", "hdfs"
 """The scheme of the stores that a connection's type is for; other types are for any store."""
 
 
-def properties_of(connection_id: str, setting: str, *, for_records: bool = False) -> dict[str, str]:
-    """Return the client's properties (librdkafka's names) in the extra of a connection, which `setting` names.
+def properties_of(connection_id: str, named_by: str, *, for_records: bool = False) -> dict[str, str]:
+    """Return the client's properties (librdkafka's names) in the extra of a connection; messages say what it is
+    `named_by`, such as "the setting cluster.connection".
 
     Unless `for_records`, those of producers and consumers are left out; else they are refused. Raises
     AirflowFailException if the connection does not exist or is of another type, ConfigurationError for a property that
@@ -232,7 +233,7 @@ def properties_of(connection_id: str, setting: str, *, for_records: bool = False
         connection = BaseHook.get_connection(connection_id)
     except AirflowNotFoundException as error:
         raise AirflowFailException(
-            f"{where} of the setting {setting} does not exist: an administrator makes it, of the type kafka"
+            f"{where} of {named_by} does not exist: an administrator makes it, of the type kafka"
         ) from error
     if connection.conn_type != "kafka":
         raise AirflowFailException(f"{where} is of the type {connection.conn_type}: only kafka names a cluster")
@@ -242,8 +243,11 @@ def properties_of(connection_id: str, setting: str, *, for_records: bool = False
     return checked_properties(kept, f"{where}, extra")
 
 
-def source_properties(settings: Settings) -> dict[str, str] | None:
-    """Return the properties of the connection that cluster.connection names; None if it names none."""
+def source_properties(settings: Settings, named_by: str = "the setting cluster.connection") -> dict[str, str] | None:
+    """Return the properties of the connection that cluster.connection names; None if it names none.
+
+    Messages say that it is `named_by` something else, if that has set it.
+    """
     if settings.cluster_connection is None:
         return None
-    return properties_of(settings.cluster_connection, "cluster.connection")
+    return properties_of(settings.cluster_connection, named_by)

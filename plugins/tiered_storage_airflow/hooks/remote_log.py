@@ -55,6 +55,7 @@ class RemoteLogHook(BaseHook):
         # Another cluster never takes the first one's connection, not even if all DAGs get the same id by default.
         own = None if self.kafka_conn_id is None else Cluster(self.cluster).named(self.kafka_conn_id)
         kafka = {} if own is None else {"cluster.connection": own}
+        named_by = "the setting cluster.connection" if own is None else "the task's kafka_conn_id"
         settings = load_cluster_settings(self.cluster, overrides={**(self.overrides or {}), **kafka})
         settings = RemoteLogMetadataHook(self.remote_log_metadata_conn_id, self.cluster).with_login(settings)
         options = RemoteStorageHook(self.remote_storage_conn_id, self.cluster).options(settings)
@@ -64,5 +65,5 @@ class RemoteLogHook(BaseHook):
             options,
             create=create,
             outdated=outdated,
-            client_properties=source_properties(settings),
+            client_properties=source_properties(settings, named_by),
         )

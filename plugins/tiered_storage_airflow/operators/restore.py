@@ -324,7 +324,7 @@ def _cluster_of(connection_id: str) -> _Cluster:
     from tiered_storage_airflow.hooks.connections import properties_of
 
     where = f"connection {connection_id}"
-    properties = properties_of(connection_id, "restore.connections", for_records=True)
+    properties = properties_of(connection_id, "the setting restore.connections", for_records=True)
     servers = properties.pop("bootstrap.servers", "")
     if not servers:
         raise AirflowFailException(f"{where}: its extra is a JSON object, and needs bootstrap.servers")

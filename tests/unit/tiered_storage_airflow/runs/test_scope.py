@@ -331,10 +331,12 @@ def test_a_mistyped_connection_of_an_operator_is_named(
     file.write_text(f"state.directory: {tmp_path}\nrlmm.config.url: postgresql://me@db.example.com/metadata\n")
     monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(file))
     with (
-        pytest.raises(AirflowFailException, match="mistyped"),
+        pytest.raises(AirflowFailException, match="mistyped") as refused,
         RemoteLogOperator(task_id="task", **{given: "mistyped"}).opened(),
     ):
         pass
+    # No setting names it.
+    assert "cluster.connection" not in str(refused.value)
 
 
 def test_another_cluster_never_takes_the_brokers_connection_of_the_first(
