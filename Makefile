@@ -74,7 +74,8 @@ format: setup-test ## Format the code and fix what ruff can fix
 # One Airflow at a time: two on the same cores would both miss their time limits.
 STARTS_AIRFLOW := tests/browser tests/dags \
 	$(addprefix tests/crashes/,test_airflow_crashes.py test_scheduler_beside_brokers.py) \
-	$(addprefix tests/integration/end_to_end/,test_celery_workers.py test_embedded_airflow.py)
+	$(addprefix tests/integration/end_to_end/,test_celery_workers.py test_embedded_airflow.py) \
+	tests/integration/faults/test_gateway_beside_dags.py
 
 nightly: setup-test ## Run all tests, also those that take minutes
 	@failed=0; \
