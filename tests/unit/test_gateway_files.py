@@ -8,17 +8,21 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from configparser import RawConfigParser
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from tiered_storage.settings.settings import Settings
+from tiered_storage.settings.properties.sources import environment_variable
+from tiered_storage.settings.settings import Settings, load_settings
 
 PROJECT = Path(__file__).parents[2]
 UNIT = PROJECT / "docs" / "gateway" / "tiered-storage-gateway.service"
 SERVICE_UNIT = PROJECT / "docs" / "service" / "tiered-storage-service.service"
 RECIPE = PROJECT / "docs" / "gateway" / "Containerfile"
+PORT_VARIABLE = environment_variable("gateway.metrics.port")
 PROGRAM = Path(sys.executable).with_name("tiered-storage")
 
 
@@ -83,9 +87,47 @@ def test_the_recipe_copies_what_there_is_and_starts_the_gateway() -> None:
     assert steps[0][0] == "FROM"
     copied = [source for name, text in steps if name == "COPY" for source in text.split()[:-1]]
     assert [source for source in copied if not (PROJECT / source).exists()] == []
-    assert {"pyproject.toml", "README.md", "LICENSE", "include/tiered_storage"} <= set(copied)
+    assert {"pyproject.toml", "requirements.txt", "README.md", "LICENSE", "include/tiered_storage"} <= set(copied)
+    left_out = set((PROJECT / ".dockerignore").read_text().split())
+    assert [source for source in copied if source.split("/")[0] in left_out] == []
     [entry] = [text for name, text in steps if name == "ENTRYPOINT"]
     ensure_a_command(json.loads(entry))
-    [probe] = [text for name, text in steps if name == "HEALTHCHECK"]
-    compile(json.loads(probe.partition("CMD ")[2])[2], "the probe", "exec")
     assert ("USER", "remote-log") in steps
+
+
+def environment_of_the_recipe() -> dict[str, str]:
+    return dict(text.split("=", 1) for name, text in instructions() if name == "ENV")
+
+
+def test_the_recipe_sets_what_the_gateway_reads(tmp_path: Path) -> None:
+    config = tmp_path / "tiered_storage.yaml"
+    config.write_text("bootstrap.servers: kafka-1:9092\n")
+
+    settings = load_settings(config, environ=environment_of_the_recipe())
+
+    [home] = [re.findall(r"--home-dir (\S+)", text) for name, text in instructions() if "useradd" in text]
+    # The folder of the settings may not be writable.
+    assert [str(settings.state_directory)] == home
+    assert settings.gateway_metrics_port
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
+def test_the_probe_of_the_recipe_asks_the_gateways_page(status: int, code: int) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Show nothing."""
+
+    [probe] = [text for name, text in instructions() if name == "HEALTHCHECK"]
+    program, *arguments = json.loads(probe.partition("CMD ")[2])
+    assert program == "python"
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        port = {PORT_VARIABLE: str(server.server_port)}
+        assert PORT_VARIABLE in environment_of_the_recipe()
+        done = subprocess.run([sys.executable, "-S", *arguments], env=port, capture_output=True, check=False)
+
+    assert done.returncode == code
