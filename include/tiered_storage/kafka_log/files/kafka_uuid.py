@@ -11,7 +11,8 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from tiered_storage.errors import ConfigurationError
@@ -19,6 +20,8 @@ from tiered_storage.errors import ConfigurationError
 UUID_BYTES = 16
 TEXT_LENGTH = 22
 RESERVED_UUIDS = frozenset({bytes(UUID_BYTES), bytes(UUID_BYTES - 1) + b"\x01"})
+_PADDED_BYTES, _PADDED_LENGTH, _PADDING = 18, 24, "AA"
+"""A UUID with two bytes of zero after it: base64 of many in a row is that of each in a row."""
 
 
 def encode_uuid(raw: bytes) -> str:
@@ -48,6 +51,30 @@ def decode_uuid(text: str) -> bytes:
     if encode_uuid(raw) != text:
         raise ConfigurationError(not_a_uuid)
     return raw
+
+
+def encode_uuids(raw: bytes | bytearray) -> list[str]:
+    """Return `encode_uuid` of the UUIDs that stand in `raw` one after the other; reserved ones are not refused."""
+    padded = bytearray(_PADDED_BYTES * len(raw) // UUID_BYTES)
+    for at in range(UUID_BYTES):
+        padded[at::_PADDED_BYTES] = raw[at::UUID_BYTES]
+    text = base64.urlsafe_b64encode(padded).decode()
+    return [text[at : at + TEXT_LENGTH] for at in range(0, len(text), _PADDED_LENGTH)]
+
+
+def decode_uuids(texts: Sequence[str]) -> bytes:
+    """Return `decode_uuid` of each of `texts`, one after the other; reserved ones are not refused.
+
+    Raises ConfigurationError if any is invalid.
+    """
+    raw = bytearray(UUID_BYTES * len(texts))
+    with suppress(ValueError):
+        padded = base64.urlsafe_b64decode(_PADDING.join((*texts, "")))
+        for at in range(UUID_BYTES):
+            raw[at::UUID_BYTES] = padded[at::_PADDED_BYTES]
+    if encode_uuids(raw) != [*texts]:
+        raise ConfigurationError("one of many UUIDs is not as Kafka writes it")
+    return bytes(raw)
 
 
 def random_uuid(random_bytes: Callable[[int], bytes] = os.urandom) -> str:

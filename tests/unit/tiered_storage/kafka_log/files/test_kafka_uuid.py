@@ -8,7 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_log.files.kafka_uuid import RESERVED_UUIDS, decode_uuid, encode_uuid, random_uuid
+from tiered_storage.kafka_log.files.kafka_uuid import (
+    RESERVED_UUIDS,
+    decode_uuid,
+    decode_uuids,
+    encode_uuid,
+    encode_uuids,
+    random_uuid,
+)
 
 unreserved = st.binary(min_size=16, max_size=16).filter(lambda raw: raw not in RESERVED_UUIDS)
 
@@ -37,6 +44,31 @@ def test_any_text_is_a_canonical_uuid_or_refused(text: str) -> None:
     except ConfigurationError:
         return
     assert encode_uuid(raw) == text
+
+
+@given(st.lists(unreserved, max_size=5))
+def test_many_uuids_are_read_and_written_as_each_alone(raws: list[bytes]) -> None:
+    texts = [encode_uuid(raw) for raw in raws]
+
+    assert encode_uuids(b"".join(raws)) == texts
+    assert decode_uuids(texts) == b"".join(raws)
+
+
+@given(st.text(max_size=30), unreserved)
+@example("cxfmXdFdRF2-6WITmvYjdB", bytes(range(16)))
+@example("cxfmXdFdRF2-6WITmvYjdA==", bytes(range(16)))
+@example("cxfmXdFdRF2+6WITmvYjdA", bytes(range(16)))
+@example("cxfmXdFdRF2 6WITmvYjdA", bytes(range(16)))
+@example("\xe9" * 22, bytes(range(16)))
+def test_many_texts_are_refused_if_any_is_no_uuid(text: str, raw: bytes) -> None:
+    texts = [encode_uuid(raw), text]
+    try:
+        found = decode_uuids(texts)
+    except ConfigurationError:
+        with pytest.raises(ConfigurationError):
+            decode_uuid(text)
+        return
+    assert encode_uuids(found) == texts
 
 
 @pytest.mark.parametrize("raw", sorted(RESERVED_UUIDS))
