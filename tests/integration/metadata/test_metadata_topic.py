@@ -31,6 +31,7 @@ from support.metadata_stores import (
 )
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError, MetadataMissingError
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
+from tiered_storage.remote_log.metadata.topic import topic_state
 from tiered_storage.remote_log.metadata.topic.moving import move_into_database, move_into_topic, verify_topic
 from tiered_storage.remote_log.metadata.topic.records import decode_record
 from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
@@ -74,6 +75,14 @@ def records_of(kafka: RealKafka, store: TopicMetadataStore) -> list[Any]:
     return found
 
 
+def another_host(kafka: RealKafka, directory: Path, clock: ManualClock) -> TopicMetadataStore:
+    """Open the store of `directory` beside a cache of its own."""
+    options = topic_options(kafka.bootstrap_servers, directory) | {
+        "remote.log.metadata.cache.directory": str(directory / "cache-of-another-host")
+    }
+    return TopicMetadataStore.open(sqlite_url(directory), clock, busy_timeout_ms=1_000, create=False, configs=options)
+
+
 def test_records_are_kafkas_own_and_have_neither_key_nor_headers(
     real_kafka: RealKafka, store: TopicMetadataStore
 ) -> None:
@@ -115,9 +124,16 @@ def test_a_copy_without_known_end_is_in_the_topic_once_it_finished(
     assert list(store.sql.segments.list_remote_log_segments(ORDERS_0)) == []
 
 
+@pytest.mark.parametrize("least_block", [1, topic_state.LEAST_BLOCK])
 def test_another_host_builds_the_same_state_from_the_topic(
-    real_kafka: RealKafka, store: TopicMetadataStore, clock: ManualClock, tmp_path: Path
+    real_kafka: RealKafka,
+    store: TopicMetadataStore,
+    clock: ManualClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    least_block: int,
 ) -> None:
+    monkeypatch.setattr(topic_state, "LEAST_BLOCK", least_block)
     lease = store.leases.acquire(ORDERS_0, "run-1", 60_000)
     for start, state in ((0, DELETED), (10, DELETING), (20, FINISHED), (30, STARTED)):
         segment = a_segment(lease, start, start + 9)
@@ -129,12 +145,7 @@ def test_another_host_builds_the_same_state_from_the_topic(
     marked = next(each for each in store.segments.list_remote_log_segments(ORDERS_0) if each.state is DELETING)
     store.segments.undelete(ORDERS_0, [marked.segment_id], 0, 7_000, lease)
 
-    options = topic_options(real_kafka.bootstrap_servers, tmp_path) | {
-        "remote.log.metadata.cache.directory": str(tmp_path / "cache-of-another-host")
-    }
-    with TopicMetadataStore.open(
-        sqlite_url(tmp_path), clock, busy_timeout_ms=1_000, create=False, configs=options
-    ) as other:
+    with another_host(real_kafka, tmp_path, clock) as other:
         listed = list(other.segments.list_remote_log_segments(ORDERS_0))
         totals = other.segments.segment_totals()
 

@@ -6,6 +6,7 @@
 
 __all__ = [
     "clock_readings",
+    "fact_columns",
     "leases",
     "partition_states",
     "segment_changes",

@@ -10,11 +10,11 @@ A row is written before the record that needs it. So whoever reads the record fi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, bindparam, select, update
+from sqlalchemy import BigInteger, Connection, Row, bindparam, select, update
 
 from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.remote_log.metadata.sql.database.engine import insert_missing, insert_or_replace
@@ -92,11 +92,16 @@ def has_segments(connection: Connection) -> bool:
 def facts_of(connection: Connection, ids: Iterable[str]) -> dict[Place, SegmentFacts]:
     """Return what is known of the segments with these ids."""
     found: dict[Place, SegmentFacts] = {}
-    for batch in in_batches(sorted(set(ids))):
-        for row in connection.execute(_FACTS, {"ids": batch}):
-            facts = SegmentFacts(row.cluster_id, row.fencing_number, row.max_timestamp, row.undeleted_at)
-            found.setdefault((row.segment_id, row.topic_id, row.partition), facts)
+    for row in rows_with_ids(connection, ids):
+        facts = SegmentFacts(row.cluster_id, row.fencing_number, row.max_timestamp, row.undeleted_at)
+        found.setdefault((row.segment_id, row.topic_id, row.partition), facts)
     return found
+
+
+def rows_with_ids(connection: Connection, ids: Iterable[str]) -> Iterator[Row[Any]]:
+    """Yield the rows of the segments with these ids."""
+    for batch in in_batches(sorted(set(ids))):
+        yield from connection.execute(_FACTS, {"ids": batch})
 
 
 def write_beginnings(connection: Connection, begun: Sequence[RemoteLogSegmentMetadata]) -> None:

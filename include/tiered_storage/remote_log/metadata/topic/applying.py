@@ -11,14 +11,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, insert
+from sqlalchemy.dialects import sqlite
 
 from tiered_storage.errors import InvalidTransitionError, MalformedMetadataRecordError
+from tiered_storage.kafka_log.kernels.constants import HIGHEST_OFFSET
 from tiered_storage.remote_log.metadata.life_cycle import why_not_added
-from tiered_storage.remote_log.metadata.sql.database.engine import insert_or_replace
-from tiered_storage.remote_log.metadata.sql.database.schema import partition_deletions
+from tiered_storage.remote_log.metadata.sql.database.engine import insert_missing, insert_or_replace
+from tiered_storage.remote_log.metadata.sql.database.schema import (
+    deleted_segments,
+    partition_deletions,
+    partitions,
+    segments,
+)
 from tiered_storage.remote_log.metadata.sql.segment_changes import insert_segments, known_segments, write_steps
-from tiered_storage.remote_log.metadata.sql.segment_rows import key_values
+from tiered_storage.remote_log.metadata.sql.segment_rows import in_batches, key_values, rows_by_partition
 from tiered_storage.remote_log.metadata.sql.topic_segments import Place, SegmentFacts
 from tiered_storage.remote_log.metadata.topic.cache import (
     SkippedRecord,
@@ -27,6 +34,8 @@ from tiered_storage.remote_log.metadata.topic.cache import (
     write_skipped,
 )
 from tiered_storage.remote_log.metadata.topic.cluster.metadata_log import LogValues
+from tiered_storage.remote_log.metadata.topic.cluster.record_blocks import RecordBlock
+from tiered_storage.remote_log.metadata.topic.plain_lives import PlainLives
 from tiered_storage.remote_log.metadata.topic.records import MetadataRecord, decode_record
 from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,
@@ -42,6 +51,11 @@ FactsOf: TypeAlias = Callable[[Iterable[str]], Mapping[Place, SegmentFacts]]
 
 RECORDS_AT_ONCE = 1000
 """The most records of one transaction: its statements bind a value for each."""
+
+OTHERS_AT_ONCE = 20_000
+"""The most records of a block that are applied one by one, in about a second: other processes wait."""
+
+_INSERTS = {table: str(insert(table).compile(dialect=sqlite.dialect())) for table in (segments, deleted_segments)}
 
 _log = logging.getLogger(__name__)
 
@@ -84,22 +98,56 @@ def apply_records(
     """
     if next_offset_of(connection, partition) != first:
         return []
+    skipped = _apply(connection, records, where)
+    write_next_offset(connection, partition, next_offset)
+    return skipped
+
+
+def apply_block(
+    connection: Connection,
+    block: RecordBlock,
+    lives: PlainLives,
+    decode: Callable[[LogValues], Sequence[DecodedRecord]],
+    where: str,
+) -> bool:
+    """Apply a block with the result of apply_records, `lives` by columns and all else record by record.
+
+    Returns False, and changes nothing, if that is too much for one transaction. `decode` is `decoded` of the topic.
+    """
+    if next_offset_of(connection, block.partition) != block.first:
+        return True
+    lives.leave_out(rows_by_partition(connection, partitions, lives.partitions))
+    others = lives.other_rows()
+    if others.size > OTHERS_AT_ONCE:
+        return False
+    insert_missing(connection, partitions, lives.partition_rows())
+    for table, rows in lives.segment_rows():
+        # By the driver's own call, which takes rows as they are: the cache is always SQLite.
+        connection.exec_driver_sql(_INSERTS[table], rows)
+    for part in in_batches(decode(block.at(others))):
+        _apply(connection, part, where)
+    write_next_offset(connection, block.partition, block.next_offset)
+    return True
+
+
+def _apply(connection: Connection, records: Sequence[DecodedRecord], where: str) -> list[SkippedRecord]:
+    """Apply `records`, at most RECORDS_AT_ONCE; return those that were skipped."""
     ids = (_segment_id(each) for each in records)
     changes = _Changes(known_segments(connection, dict.fromkeys(each for each in ids if each is not None), where))
     skipped: list[SkippedRecord] = []
     for each in records:
         reason = each.record if isinstance(each.record, str) else _why_skipped(each.record, each.facts, changes)
         if reason is not None:
-            skipped.append(SkippedRecord(partition, each.offset, reason))
+            skipped.append(SkippedRecord(each.metadata_partition, each.offset, reason))
     insert_segments(connection, changes.added)
     if changes.changed:
         write_steps(connection, changes.changed.values(), changes.finished)
     if changes.deletions:
         insert_or_replace(connection, partition_deletions, [_deletion_row(each) for each in changes.deletions.values()])
     write_skipped(connection, skipped)
-    write_next_offset(connection, partition, next_offset)
     for found in skipped:
-        _log.warning("%s, partition %d, offset %d: skipped: %s", where, partition, found.offset, found.reason)
+        place = f"{where}, partition {found.metadata_partition}, offset {found.offset}"
+        _log.warning("%s: skipped: %s", place, found.reason)
     return skipped
 
 
@@ -126,6 +174,8 @@ def _why_not_begun(segment: RemoteLogSegmentMetadata, changes: _Changes) -> str 
     refused = why_not_added(segment, known)
     if refused is not None:
         return str(refused)
+    if segment.end_offset > HIGHEST_OFFSET:
+        return f"{segment.segment_id}: its end offset {segment.end_offset} is above {HIGHEST_OFFSET}"
     changes.known[segment.segment_id] = segment
     changes.added.append(segment)
     return None

@@ -117,14 +117,38 @@ class MetadataColumns:
         """Return the 16 bytes of each segment's id; not in a partition delete. `tolist` makes them bytes."""
         return self._uuids(constants.METADATA_SEGMENT_ID)
 
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Three rows: both halves of the topic's id, the higher one first, and the partition's number."""
+        return self._table[constants.METADATA_TOPIC_ID : constants.METADATA_PARTITION + 1]
+
+    @property
+    def segment_id_halves(self) -> NDArray[np.int64]:
+        """Two rows: both halves of the segment's id, the higher one first."""
+        return self._table[constants.METADATA_SEGMENT_ID : constants.METADATA_SEGMENT_ID + 2]
+
+    @property
+    def has_custom_metadata(self) -> NDArray[np.bool_]:
+        """Whether there are custom metadata, which may be empty; not in a partition delete."""
+        return cast("NDArray[np.bool_]", self._table[constants.METADATA_CUSTOM + 1] >= 0)
+
     def topic(self, row: int) -> str:
         """Return the topic's name; not in a snapshot."""
         return self._slice(row, constants.METADATA_NAME).decode("ascii")
 
     def custom_metadata(self, row: int) -> bytes | None:
         """Return the custom metadata; not in a partition delete."""
-        has_some = self._table[constants.METADATA_CUSTOM + 1, row] >= 0
-        return self._slice(row, constants.METADATA_CUSTOM) if has_some else None
+        return self._slice(row, constants.METADATA_CUSTOM) if self.has_custom_metadata[row] else None
+
+    def topics(self, rows: NDArray[np.intp]) -> list[str]:
+        """Return `topic` of each of `rows`."""
+        return [name.decode("ascii") for name in self._slices(rows, constants.METADATA_NAME)]
+
+    def all_custom_metadata(self, rows: NDArray[np.intp]) -> list[bytes | None]:
+        """Return `custom_metadata` of each of `rows`."""
+        has_some = self.has_custom_metadata[rows].tolist()
+        found = self._slices(rows, constants.METADATA_CUSTOM)
+        return [each if some else None for each, some in zip(found, has_some, strict=True)]
 
     def leader_epochs(self, row: int) -> tuple[EpochEntry, ...]:
         """Return the leader epochs of a segment or a snapshot, by rising number."""
@@ -147,6 +171,12 @@ class MetadataColumns:
     def _slice(self, row: int, column: int) -> bytes:
         begin, size = self._table[column : column + 2, row]
         return bytes(self._bytes[begin : begin + size])
+
+    def _slices(self, rows: NDArray[np.intp], column: int) -> list[bytes]:
+        begins, sizes = self._table[column : column + 2, rows]
+        ends = begins + np.maximum(sizes, 0)
+        content = self._bytes
+        return [bytes(content[begin:end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
     def _uuids(self, column: int) -> NDArray[np.void]:
         halves = np.ascontiguousarray(self._table[column : column + 2].T.astype(">i8"))

@@ -9,15 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
+import numpy as np
 from sqlalchemy import Connection
 
 from tiered_storage.errors import (
     ConfigurationError,
+    CorruptLogError,
     MetadataCorruptError,
     MetadataMissingError,
     MetadataUnavailableError,
     RemoteMetadataError,
 )
+from tiered_storage.remote_log.metadata.sql.fact_columns import ManyFacts
 from tiered_storage.remote_log.metadata.sql.segment_changes import known_segments
 from tiered_storage.remote_log.metadata.sql.segment_rows import in_batches
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
@@ -31,18 +34,21 @@ from tiered_storage.remote_log.metadata.sql.topic_segments import (
     read_metadata_topic,
     write_metadata_topic,
 )
-from tiered_storage.remote_log.metadata.topic.applying import DecodedRecord, apply_records, decoded
+from tiered_storage.remote_log.metadata.topic.applying import DecodedRecord, apply_block, apply_records, decoded
 from tiered_storage.remote_log.metadata.topic.cache import SegmentCache, why_skipped
 from tiered_storage.remote_log.metadata.topic.cluster.metadata_log import LogValues, MetadataLog
 from tiered_storage.remote_log.metadata.topic.cluster.metadata_writer import MetadataWriter, OutgoingRecord
 from tiered_storage.remote_log.metadata.topic.cluster.options import TopicOptions
+from tiered_storage.remote_log.metadata.topic.cluster.record_blocks import fetch_block
 from tiered_storage.remote_log.metadata.topic.cluster.topic_setup import (
     create_topic,
     ensure_empty,
     ensure_same,
     find_topic,
 )
+from tiered_storage.remote_log.metadata.topic.metadata_columns import decode_values
 from tiered_storage.remote_log.metadata.topic.partitioner import metadata_partition
+from tiered_storage.remote_log.metadata.topic.plain_lives import PlainLives
 from tiered_storage.remote_log.metadata.topic.records import encode_record
 from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,
@@ -51,6 +57,9 @@ from tiered_storage.remote_log.model import (
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
+
+LEAST_BLOCK = 500
+"""From so many records on, they are applied as a block."""
 
 _TRIES: Final = 3
 
@@ -197,7 +206,7 @@ class TopicState:
 
     def _read_back(self, topic: MetadataTopicId, number: int, offsets: Sequence[int]) -> dict[int, str]:
         """Apply the log up to the last of `offsets`; return why the records at some of them were skipped."""
-        self._catch_up_one(topic, number, max(offsets) + 1)
+        self._catch_up_one(topic, number, max(offsets) + 1, self._facts_of_many(topic, 0))
         with self.cache.database.reading() as connection:
             return why_skipped(connection, number, offsets)
 
@@ -212,10 +221,11 @@ class TopicState:
         self._refuse_shortened(topic, consumed, ends)
         behind = [number for number, end in ends.items() if consumed.get(number, 0) < end]
         starts = self.log.starts(topic, behind) if behind else {}
+        facts = self._facts_of_many(topic, sum(ends[number] - consumed.get(number, 0) for number in behind))
         for number in sorted(behind):
             if consumed.get(number, 0) < starts[number]:
                 raise _lost_records(topic, number, starts[number], consumed.get(number, 0))
-            self._catch_up_one(topic, number, ends[number])
+            self._catch_up_one(topic, number, ends[number], facts)
 
     def _refuse_shortened(self, topic: MetadataTopicId, consumed: Mapping[int, int], ends: Mapping[int, int]) -> None:
         """Raise MetadataMissingError if a metadata partition ends before what this host consumed; keep the cache."""
@@ -225,10 +235,25 @@ class TopicState:
                 ensure_same(self._options, self.log, topic)
                 raise _shortened(topic, number, end, consumed[number], self.cache.path)
 
-    def _catch_up_one(self, topic: MetadataTopicId, number: int, end: int) -> None:
+    def _catch_up_one(self, topic: MetadataTopicId, number: int, end: int, facts: ManyFacts) -> None:
+        """Apply a metadata partition up to `end`; `facts` are on records that were written before they are read."""
         # Asked again after each part: other threads and processes apply the same records to the same file.
         while (offset := self.cache.consumed().get(number, 0)) < end:
-            self._apply(topic, self.log.fetch(topic, number, offset), offset)
+            if end - offset < LEAST_BLOCK or not self._apply_block(topic, number, offset, end, facts):
+                self._apply(topic, self.log.fetch(topic, number, offset), offset)
+
+    def _apply_block(self, topic: MetadataTopicId, number: int, offset: int, end: int, facts: ManyFacts) -> bool:
+        """Apply the next records as a block; return whether that could be done."""
+        try:
+            block = fetch_block(self.log, topic, number, offset, end)
+        except CorruptLogError:
+            return False  # what is before them can be read, and what is wrong is reported
+        lives = PlainLives(decode_values(block.values), facts.of)
+        with self.cache.database.writing() as connection:
+            if apply_block(connection, block, lives, partial(self._decoded, topic), _where(topic)):
+                return True
+        self._apply(topic, block.at(np.arange(len(block))), offset)
+        return True
 
     def _repaired(self, call: Callable[[], Found]) -> Found:
         """Return the result of `call`, which is repeated with another cache if the file is damaged or was replaced."""
@@ -241,7 +266,7 @@ class TopicState:
         return call()
 
     def _apply(self, topic: MetadataTopicId, found: LogValues, first: int) -> None:
-        records = decoded(found, topic.cluster_id, self._facts)
+        records = self._decoded(topic, found)
         parts: list[Sequence[DecodedRecord]] = list(in_batches(records)) or [()]
         for part, following in zip(parts, [*parts[1:], None], strict=True):
             next_offset = found.next_offset if following is None else following[0].offset
@@ -252,7 +277,13 @@ class TopicState:
         self, part: Sequence[DecodedRecord], number: int, first: int, next_offset: int, topic: MetadataTopicId
     ) -> None:
         with self.cache.database.writing() as connection:
-            apply_records(connection, part, number, first, next_offset, f"metadata topic {topic.name}")
+            apply_records(connection, part, number, first, next_offset, _where(topic))
+
+    def _decoded(self, topic: MetadataTopicId, found: LogValues) -> list[DecodedRecord]:
+        return decoded(found, topic.cluster_id, self._facts)
+
+    def _facts_of_many(self, topic: MetadataTopicId, records: int) -> ManyFacts:
+        return ManyFacts(self._sql.database, topic.cluster_id, records)
 
     def _facts(self, ids: Iterable[str]) -> Mapping[Place, SegmentFacts]:
         with self._sql.database.reading() as connection:
@@ -309,6 +340,10 @@ def _refuse_segments(connection: Connection, where: str) -> None:
             f"{where}: has the segments itself: run 'tiered-storage metadata move topic' to move them into a metadata "
             "topic, or take remote.log.metadata.manager.class.name out of the settings"
         )
+
+
+def _where(topic: MetadataTopicId) -> str:
+    return f"metadata topic {topic.name}"
 
 
 def _partition_of(record: Written) -> TopicIdPartition:

@@ -77,13 +77,31 @@ class MetadataLog:
 
     def fetch(self, topic: MetadataTopicId, partition: int, offset: int) -> LogValues:
         """Return the next values from `offset` on, which must be below the end: at least one batch."""
+
+        def decode(records: memoryview) -> tuple[LogValues, int]:
+            found = self._values(topic, partition, offset, records)
+            return found, found.next_offset
+
+        return self.read(topic, partition, offset, decode)[0]
+
+    def read(
+        self,
+        topic: MetadataTopicId,
+        partition: int,
+        offset: int,
+        decode: Callable[[memoryview], tuple[Found, int]],
+    ) -> tuple[Found, int]:
+        """Return what `decode` finds in the next batches, from the one with `offset` on, and the offset after them.
+
+        The bytes are those of the brokers, the last batch possibly cut off, and valid until `decode` returns.
+        """
         with self._lock:
-            found = self._fetched(topic, partition, offset)
-        if found.next_offset <= offset:
+            found, next_offset = decode(self._fetched(topic, partition, offset))
+        if next_offset <= offset:
             raise MetadataUnavailableError(
                 f"{self._where(topic, partition)}: the brokers gave nothing at offset {offset}: try again"
             )
-        return found
+        return found, next_offset
 
     def ask(self, what: str, call: Callable[[ClusterClient, float], Found]) -> Found:
         """Return what `call` finds with the client, in so many seconds; `what` is for messages."""
@@ -120,7 +138,7 @@ class MetadataLog:
             found[each.partition] = answer.offset
         return found
 
-    def _fetched(self, topic: MetadataTopicId, partition: int, offset: int) -> LogValues:
+    def _fetched(self, topic: MetadataTopicId, partition: int, offset: int) -> memoryview:
         position = FetchPosition(topic.name, partition, offset, FETCH_BYTES, topic.topic_id)
         answer = self._asked(
             str(topic), lambda client, seconds: client.fetch([position], self._buffer, seconds=seconds)
@@ -128,8 +146,8 @@ class MetadataLog:
         for found in answer.partitions:
             if found.error is not None:
                 raise self._failed(topic, found.error)
-            return self._values(topic, partition, offset, found.records)
-        return LogValues(partition, (), offset)
+            return found.records
+        return memoryview(b"")
 
     def _values(self, topic: MetadataTopicId, partition: int, offset: int, records: memoryview) -> LogValues:
         """Return the values of the whole batches in `records`: fetches may cut the last one off."""

@@ -1,4 +1,4 @@
-"""Brokers of a metadata topic, whose answers a test chooses; they have no records to fetch."""
+"""Brokers of a metadata topic, whose answers and records a test chooses."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from tiered_storage.kafka_log.records.batch_header import read_batch_header
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.apis import OffsetSpec
+from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchedPartition, FetchPosition
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata, TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset
@@ -23,11 +25,18 @@ _LED = (0, 1, 0, (1,), (1,), ())
 
 @dataclass
 class Answers:
-    """What the brokers answer about `topic`: its settings, and the ends of its partitions, 0 where none is named."""
+    """What the brokers answer about `topic`: its settings, and the ends of its partitions, 0 where none is named.
+
+    `logs` has the batches of its partitions. An answer is cut off after `most_bytes`, but has one whole batch.
+    """
 
     topic: MetadataTopicId
     configs: TopicConfigs = KEPT
     ends: dict[int, int] = field(default_factory=dict)
+    logs: dict[int, list[bytes]] = field(default_factory=dict)
+    most_bytes: int = 1 << 20
+    asked_offsets: int = 0
+    """How often the brokers were asked for offsets."""
     before_offsets: Callable[[], None] | None = None
     """What happens, once, before the brokers answer with offsets."""
 
@@ -36,10 +45,16 @@ class Answers:
         monkeypatch.setattr(ClusterClient, "metadata", lambda *_, **__: self._metadata())
         monkeypatch.setattr(ClusterClient, "topic_configs", self._configs)
         monkeypatch.setattr(ClusterClient, "list_offsets", self._offsets)
+        monkeypatch.setattr(ClusterClient, "fetch", self._fetch)
         monkeypatch.setattr(ClusterClient, "log_sizes", lambda *_, **__: {})
         monkeypatch.setattr(
             ClusterClient, "offsets_for_leader_epochs", lambda _, asked, **__: dict.fromkeys(asked, EpochEnd(0, 0))
         )
+
+    def write(self, partition: int, *batches: bytes) -> None:
+        """Append to a partition."""
+        self.logs.setdefault(partition, []).extend(batches)
+        self.ends[partition] = read_batch_header(batches[-1]).next_offset
 
     def create_again(self) -> None:
         """Delete the topic and create it under its name, empty."""
@@ -55,6 +70,7 @@ class Answers:
         return dict.fromkeys(topics, self.configs)
 
     def _offsets(self, wanted: Mapping[TopicPartition, int], **_: object) -> dict[TopicPartition, ListedOffset]:
+        self.asked_offsets += 1
         before, self.before_offsets = self.before_offsets, None
         if before is not None:
             before()
@@ -62,3 +78,11 @@ class Answers:
             each: ListedOffset(self.ends.get(each.partition, 0) if spec == OffsetSpec.LATEST else 0, -1, 0)
             for each, spec in wanted.items()
         }
+
+    def _fetch(self, positions: Sequence[FetchPosition], *_: object, **__: object) -> FetchAnswer:
+        [asked] = positions
+        batches = [each for each in self.logs[asked.partition] if read_batch_header(each).next_offset > asked.offset]
+        records = b"".join(batches)[: max(self.most_bytes, len(batches[0]))]
+        end = self.ends[asked.partition]
+        found = FetchedPartition(asked.topic, asked.partition, 0, end, end, 0, (), -1, memoryview(records))
+        return FetchAnswer(0, (found,))
