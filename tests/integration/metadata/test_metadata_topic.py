@@ -158,6 +158,24 @@ def test_another_host_builds_the_same_state_from_the_topic(
     ]
 
 
+def test_a_look_up_of_another_host_sees_every_change_at_once(
+    real_kafka: RealKafka, store: TopicMetadataStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    with another_host(real_kafka, tmp_path, clock) as other:
+        for start in (0, 10):
+            assert other.segments.remote_log_segment_metadata(ORDERS_0, start) is None
+            lease = store.leases.acquire(ORDERS_0, "run-1", 60_000)
+            assert other.segments.remote_log_segment_metadata(ORDERS_0, start) is None
+            finished = add_and_bring_to(store, a_segment(lease, start, start + 9), lease, FINISHED)
+            assert other.segments.remote_log_segment_metadata(ORDERS_0, start) == finished
+            store.leases.release(lease)
+            assert other.segments.highest_offset_for_epoch(ORDERS_0, 0) == start + 9
+        lease = store.leases.acquire(ORDERS_0, "run-2", 60_000)
+        store.segments.update_remote_log_segment_metadata(a_step(finished, DELETING), lease)
+        store.leases.release(lease)
+        assert other.segments.remote_log_segment_metadata(ORDERS_0, 10) is None
+
+
 def test_a_writer_that_lost_its_lease_meanwhile_gets_the_error(
     store: TopicMetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ _WRITE_LEASE = (
         expires_at=bindparam("new_expires_at"),
     )
 )
+_NEWEST = select(leases.c.fencing_number, leases.c.expires_at).where(has_bound_key(leases))
 
 
 class SqlLeases:
@@ -168,6 +169,17 @@ def newest_leases(connection: Connection, partitions: Iterable[TopicIdPartition]
     return {
         partition: Lease(partition, row.owner, row.fencing_number, row.expires_at) for partition, row in found.items()
     }
+
+
+def resting_number(database: Database, partition: TopicIdPartition) -> int | None:
+    """Return the number of the last lease of `partition` if it was released, 0 if there never was one.
+
+    None while somebody may hold it. Nobody changed the partition's segments since the same number was returned before.
+    """
+    row = database.first(_NEWEST, bound_key(partition))
+    if row is None:
+        return 0
+    return int(row.fencing_number) if row.expires_at == GIVEN_BACK else None
 
 
 def _insert_unheld(connection: Connection, partitions: Sequence[TopicIdPartition], owner: str) -> None:

@@ -1,8 +1,9 @@
 """RemoteLogMetadataManager over a metadata topic: segments in the topic, all else in SQL.
 
-Every read catches up with the log first. Deletions of whole partitions are decided in SQL, where an undelete can take
-them back, and are written to the topic too. Segments that a record cannot hold are in SQL (segment_writes.py): reads
-look there first and let the topic win, since a segment only moves from SQL to the topic.
+Every read catches up with the log first; while nobody works on a partition, look-ups of its offsets need not ask the
+brokers for that (TopicState.look_up). Deletions of whole partitions are decided in SQL, where an undelete can take them
+back, and are written to the topic too. Segments that a record cannot hold are in SQL (segment_writes.py): reads look
+there first and let the topic win, since a segment only moves from SQL to the topic.
 """
 
 from __future__ import annotations
@@ -72,20 +73,18 @@ class TopicRemoteLogMetadataManager:
     def remote_log_segment_metadata(
         self, partition: TopicIdPartition, offset: int, leader_epoch: int | None = None
     ) -> RemoteLogSegmentMetadata | None:
-        """As RemoteLogMetadataManager; of several, the one whose record is first in the log."""
-        beside = self._sql.remote_log_segment_metadata(partition, offset, leader_epoch)
-        found = self._state.read(
-            self._state.partitions_of([partition]),
-            lambda cached: cached.remote_log_segment_metadata(partition, offset, leader_epoch),
+        """As RemoteLogMetadataManager; of several, the one whose record is first in the log.
+
+        What is finished in SQL stays there, so that it may be looked for after the topic.
+        """
+        found = self._state.look_up(
+            partition, lambda cached: cached.remote_log_segment_metadata(partition, offset, leader_epoch)
         )
-        return found or beside
+        return found or self._sql.remote_log_segment_metadata(partition, offset, leader_epoch)
 
     def highest_offset_for_epoch(self, partition: TopicIdPartition, leader_epoch: int) -> int | None:
         """As RemoteLogMetadataManager. Finished segments with leader epochs are all in the topic."""
-        return self._state.read(
-            self._state.partitions_of([partition]),
-            lambda cached: cached.highest_offset_for_epoch(partition, leader_epoch),
-        )
+        return self._state.look_up(partition, lambda cached: cached.highest_offset_for_epoch(partition, leader_epoch))
 
     def list_remote_log_segments(
         self, partition: TopicIdPartition, leader_epoch: int | None = None

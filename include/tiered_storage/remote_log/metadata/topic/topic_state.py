@@ -20,7 +20,9 @@ from tiered_storage.errors import (
     MetadataUnavailableError,
     RemoteMetadataError,
 )
+from tiered_storage.remote_log.metadata.sql.database.engine import Database
 from tiered_storage.remote_log.metadata.sql.fact_columns import ManyFacts
+from tiered_storage.remote_log.metadata.sql.leases import resting_number
 from tiered_storage.remote_log.metadata.sql.segment_changes import known_segments
 from tiered_storage.remote_log.metadata.sql.segment_rows import in_batches
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
@@ -86,6 +88,8 @@ class TopicState:
         self._lock = threading.RLock()
         self._topic: MetadataTopicId | None = None
         self._cache: SegmentCache | None = None
+        self._resting: dict[TopicIdPartition, tuple[Database, int]] = {}
+        """The cache in which a partition was up to date while nobody worked on it, and the number of the last lease."""
 
     @property
     def topic(self) -> MetadataTopicId:
@@ -129,6 +133,24 @@ class TopicState:
             return look(SqlRemoteLogMetadataManager(self.cache.database))
 
         return self._repaired(caught_up)
+
+    def look_up(self, partition: TopicIdPartition, look: Callable[[SqlRemoteLogMetadataManager], Found]) -> Found:
+        """Return what `look` finds in the cache about `partition`, as exactly as `read`.
+
+        The brokers are not asked if nobody has had a lease of the partition since they last were: whoever writes has
+        one.
+        """
+
+        def current() -> Found:
+            database = self.cache.database
+            number = resting_number(self._sql.database, partition)
+            if number is None or self._resting.get(partition) != (database, number):
+                self._catch_up_all(self.partitions_of([partition]))
+                if number is not None:
+                    self._resting[partition] = database, number
+            return look(SqlRemoteLogMetadataManager(database))
+
+        return self._repaired(current)
 
     def known(
         self, partitions: Collection[int], ids: Sequence[RemoteLogSegmentId]

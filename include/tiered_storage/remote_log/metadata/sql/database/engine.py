@@ -24,6 +24,7 @@ from sqlalchemy import (
     Engine,
     ExceptionContext,
     Executable,
+    Row,
     Table,
     any_,
     bindparam,
@@ -66,6 +67,11 @@ class Database(ABC):
         self.check_place()
         with self._explained(), self._begun(self._reader) as connection:
             yield connection
+
+    def first(self, statement: Executable, values: Mapping[str, Any]) -> Row[Any] | None:
+        """Return the first row of a single statement, which sees one state of the database."""
+        with self.reading() as connection:
+            return connection.execute(statement, values).first()
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:

@@ -16,12 +16,13 @@ import re
 import sqlite3
 import struct
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event, exc
+from sqlalchemy import Connection, Engine, Executable, Row, create_engine, event, exc
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
@@ -105,6 +106,12 @@ class SqliteDatabase(Database):
     def spend_reserve(self) -> None:
         """Do as Database.spend_reserve. The reserve is allocated again when the database closes."""
         self._may_spend = True
+
+    def first(self, statement: Executable, values: Mapping[str, Any]) -> Row[Any] | None:
+        """As Database.first; without a transaction, which would take half as long again."""
+        self.check_place()
+        with self._explained(), self._engine.connect() as connection:
+            return connection.execute(statement, values).first()
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:

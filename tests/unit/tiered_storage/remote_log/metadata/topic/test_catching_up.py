@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.clocks import ManualClock
 from support.metadata_stores import (
     DELETED,
     DELETING,
@@ -18,6 +19,7 @@ from support.metadata_stores import (
     a_segment,
     a_step,
     dump,
+    topic_store,
 )
 from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.kafka_log.records.record_batch import Compression, Record, encode_batch
@@ -28,7 +30,7 @@ from tiered_storage.remote_log.metadata.topic.cluster import record_blocks
 from tiered_storage.remote_log.metadata.topic.records import encode_record
 from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
-from unit.tiered_storage.remote_log.metadata.topic.answers import Answers
+from unit.tiered_storage.remote_log.metadata.topic.answers import SERVERS, Answers
 
 ALWAYS, NEVER = 1, 1 << 30
 
@@ -154,3 +156,66 @@ def test_damaged_records_are_reported_by_the_offset_before_them(
 
     with pytest.raises(MetadataCorruptError, match=r"partition 2: the records after offset 11 cannot be read"):
         topic_metadata.segments.segment_totals()
+
+
+def finish_one(answers: Answers, store: TopicMetadataStore) -> RemoteLogSegmentMetadata:
+    """Let another host copy a segment, under a lease that it releases."""
+    lease = store.leases.acquire(ORDERS_0, "another host's", 60_000)
+    [number] = store.state.partitions_of([ORDERS_0])
+    first = answers.ends.get(number, 0)
+    segment = a_segment(lease, 10 * first, 10 * first + 9)
+    with store.sql.database.writing() as connection:
+        write_beginnings(connection, [segment])
+    values = [encode_record(segment), encode_record(a_step(segment, FINISHED))]
+    answers.write(number, encode_batch([Record(first + at, 1, None, value) for at, value in enumerate(values)]))
+    store.leases.release(lease)
+    return segment
+
+
+def asked(answers: Answers, store: TopicMetadataStore, offset: int) -> tuple[str | None, bool]:
+    """Return the id of the segment that holds an offset, and whether the brokers were asked for it."""
+    before = answers.asked_offsets
+    found = store.segments.remote_log_segment_metadata(ORDERS_0, offset)
+    return None if found is None else found.segment_id.id, answers.asked_offsets > before
+
+
+def test_brokers_are_asked_again_only_after_somebody_had_a_lease(
+    answers: Answers, topic_metadata: TopicMetadataStore
+) -> None:
+    first = finish_one(answers, topic_metadata)
+    assert asked(answers, topic_metadata, first.start_offset) == (first.segment_id.id, True)
+    assert asked(answers, topic_metadata, first.end_offset) == (first.segment_id.id, False)
+    assert asked(answers, topic_metadata, 1_000) == (None, False)
+
+    second = finish_one(answers, topic_metadata)
+    assert asked(answers, topic_metadata, second.start_offset) == (second.segment_id.id, True)
+    assert asked(answers, topic_metadata, second.start_offset) == (second.segment_id.id, False)
+    assert topic_metadata.segments.highest_offset_for_epoch(ORDERS_0, 0) == second.end_offset
+
+
+def test_brokers_are_asked_each_time_while_somebody_has_the_lease(
+    answers: Answers, topic_metadata: TopicMetadataStore, clock: ManualClock
+) -> None:
+    first = finish_one(answers, topic_metadata)
+    lease = topic_metadata.leases.acquire(ORDERS_0, "run-1", 60_000)
+    for _ in range(2):
+        assert asked(answers, topic_metadata, first.start_offset) == (first.segment_id.id, True)
+
+    # A holder whose lease expired may write until another one has it.
+    clock.step(120_000)
+    assert asked(answers, topic_metadata, first.start_offset) == (first.segment_id.id, True)
+
+    topic_metadata.leases.release(lease)
+    assert asked(answers, topic_metadata, first.start_offset) == (first.segment_id.id, True)
+    assert asked(answers, topic_metadata, first.start_offset) == (first.segment_id.id, False)
+
+
+def test_a_cache_that_is_built_again_is_filled_before_look_ups(
+    answers: Answers, topic_metadata: TopicMetadataStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    first = finish_one(answers, topic_metadata)
+    asked(answers, topic_metadata, first.start_offset)
+    with topic_store(SERVERS, tmp_path, clock) as other:
+        other.state.cache.rebuild()
+
+    assert asked(answers, topic_metadata, first.start_offset) == (first.segment_id.id, True)
