@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from support.remote_logs import CLUSTER_ID, NOW, RemoteLogFiles, a_remote_log, topic_id, unsynced
-from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, encode_leader_epochs
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
+    LEADER_EPOCH_CHECKPOINT,
+    EpochEntry,
+    encode_leader_epochs,
+    read_leader_epochs,
+)
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
@@ -29,6 +34,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.native.local_tiered_storage import FOLDER, LocalTieredStorage
 from tiered_storage.remote_log.native.metadata_store import NativeMetadataStore
 from tiered_storage.remote_log.native.metadata_topic import TOPIC
+from tiered_storage.remote_log.source.partition_log import epochs_within
 
 METADATA_CONFIG = LogConfig(segment_bytes=600)
 NATIVE_METADATA = {
@@ -73,22 +79,43 @@ class NativeTier:
 
 def a_native_tier(root: Path, closed: int = 3, topic: str = "orders", store: Store | None = None) -> NativeTier:
     """Make one below `root`: a partition of `closed` remote segments, whose local log begins after them."""
-    files = a_remote_log(root, {(topic, 0): closed}, topics={})
-    tier = NativeTier(files, root / "kafka-remote")
+    return tiered(a_remote_log(root, {(topic, 0): closed}, topics={}), topic, store)
+
+
+def tiered(
+    files: RemoteLogFiles, topic: str = "orders", store: Store | None = None, *, keeps_local: bool = False
+) -> NativeTier:
+    """Let Kafka tier the closed segments of a topic in the log directory of `files`; see tier_closed."""
+    tier = NativeTier(files, files.root / "kafka-remote")
     tier.remote.mkdir()
     files.properties = {**NATIVE, **properties_of(tier)}
-    write = store or as_local_tiered_storage
-    copied = list(_closed(files.partition_directory(topic)))
-    records: list[MetadataRecord] = []
-    for number, (segment, end) in enumerate(copied):
-        metadata = _started(TopicIdPartition(CLUSTER_ID, topic_id(topic), 0, topic), segment, end, number)
-        custom = write(tier, metadata, segment)
-        tier.segments.append(metadata)
-        records += [metadata, finish_of(metadata, custom)]
-    tier.add(*records)
-    for segment, _ in copied:
-        _remove(segment)
+    tier_closed(tier, topic, store, keeps_local=keeps_local)
     return tier
+
+
+def tier_closed(
+    tier: NativeTier, topic: str = "orders", store: Store | None = None, *, keeps_local: bool = False
+) -> None:
+    """Write the objects and the metadata of the closed segments that are not tiered yet; the local ones go after it."""
+    write = store or as_local_tiered_storage
+    known = {(each.topic_id_partition, each.start_offset) for each in tier.segments}
+    copied: list[LogSegment] = []
+    records: list[MetadataRecord] = []
+    for directory in sorted(tier.files.log_directory.glob(f"{topic}-*")):
+        partition = TopicIdPartition(CLUSTER_ID, topic_id(topic), int(directory.name.rpartition("-")[2]), topic)
+        lineage = read_leader_epochs(directory / LEADER_EPOCH_CHECKPOINT)
+        for segment, end in _closed(directory):
+            if (partition, segment.base_offset) in known:
+                continue
+            epochs = epochs_within(lineage, segment.base_offset, end)
+            metadata = _started(partition, segment, end, len(tier.segments), epochs)
+            custom = write(tier, metadata, segment)
+            tier.segments.append(metadata)
+            copied.append(segment)
+            records += [metadata, finish_of(metadata, custom)]
+    tier.add(*records)
+    for segment in [] if keeps_local else copied:
+        _remove(segment)
 
 
 def properties_of(tier: NativeTier) -> dict[str, Any]:
@@ -131,7 +158,9 @@ def parts_of(metadata: RemoteLogSegmentMetadata, segment: LogSegment) -> dict[st
     return parts
 
 
-def _started(partition: TopicIdPartition, segment: LogSegment, end: int, number: int) -> RemoteLogSegmentMetadata:
+def _started(
+    partition: TopicIdPartition, segment: LogSegment, end: int, number: int, epochs: tuple[EpochEntry, ...]
+) -> RemoteLogSegmentMetadata:
     latest = NOW + 1000 * end
     return RemoteLogSegmentMetadata(
         RemoteLogSegmentId(partition, topic_id(f"segment {number} of {partition}")),
@@ -140,7 +169,7 @@ def _started(partition: TopicIdPartition, segment: LogSegment, end: int, number:
         latest,
         NOW,
         segment.size(),
-        (EpochEntry(0, segment.base_offset),),
+        epochs,
         broker_id=1,
     )
 

@@ -2,13 +2,15 @@
 
 Quick: every object of a finished segment is there, those of a known size with that size, there are no others, and no
 offset is missing or held twice. Deep: every byte is also read, each batch's checksum, offsets and leader epochs are
-checked, and Kafka's indexes are compared with the batches. Brokers go on copying and deleting meanwhile, so whatever
-looks wrong is checked a second time. The names of all objects are held in memory.
+checked, Kafka's indexes are compared with the batches, and each aborted transaction with records must be in the
+transaction index. Brokers go on copying and deleting meanwhile, so whatever looks wrong is checked a second time. The
+names of all objects are held in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tiered_storage.errors import (
@@ -18,6 +20,9 @@ from tiered_storage.errors import (
     RemoteObjectNotFoundError,
     RemoteStorageError,
 )
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTxn
+from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
+from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_snapshot
 from tiered_storage.remote_log.audit.bundle_check import BundleChecks
 from tiered_storage.remote_log.audit.offsets import offset_anomalies
 from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, AuditReport, AuditTally, kind_of
@@ -89,8 +94,9 @@ class _Audit:
         visible = finished(segments)
         self.tally.segments += len(visible)
         self.tally.size += sum(segment.size for segment in visible)
+        by_end = {segment.end_offset: segment for segment in visible}
         for segment in visible:
-            found = self._anomalies(segment)
+            found = self._anomalies(segment, by_end.get(segment.start_offset - 1))
             if found and self._is_still_finished(segment):
                 self.tally.add(found)
         state = self.context.segments.partition_state(partition)
@@ -120,12 +126,15 @@ class _Audit:
             )
             self.tally.add([Anomaly(AnomalyKind.UNREFERENCED_OBJECT, found.name, f"{found.size} bytes, {why}")])
 
-    def _anomalies(self, segment: RemoteLogSegmentMetadata) -> Sequence[Anomaly]:
+    def _anomalies(
+        self, segment: RemoteLogSegmentMetadata, before: RemoteLogSegmentMetadata | None
+    ) -> Sequence[Anomaly]:
         try:
             wrong = list(self._wrong_objects(segment))
             if wrong or self.limit is None:
                 return wrong
-            found = [Anomaly.of_segment(kind, segment, why) for kind, why in self._wrong_bytes(segment, self.limit)]
+            wrong_bytes = self._wrong_bytes(segment, before, self.limit)
+            found = [Anomaly.of_segment(kind, segment, why) for kind, why in wrong_bytes]
         except EncryptionKeyError as error:
             return [Anomaly.of_segment(AnomalyKind.MISSING_KEY, segment, str(error))]
         except (RemoteObjectNotFoundError, RemoteObjectCorruptError) as error:
@@ -150,22 +159,47 @@ class _Audit:
             if size not in {None, now}:
                 yield Anomaly.of_segment(AnomalyKind.WRONG_SIZE, segment, f"has {now} bytes, not {size}", name)
 
-    def _wrong_bytes(self, segment: RemoteLogSegmentMetadata, limit: RateLimit) -> Iterator[tuple[AnomalyKind, str]]:
+    def _wrong_bytes(
+        self, segment: RemoteLogSegmentMetadata, before: RemoteLogSegmentMetadata | None, limit: RateLimit
+    ) -> Iterator[tuple[AnomalyKind, str]]:
         name = f"{self.storage.files.root}/{self.storage.files.log_name(segment)}"
+        indexes = self._indexes(segment)
         checks = BundleChecks(segment)
-        checks.open(name, self._indexes(segment), KAFKAS_REQUIRED)
+        checks.open(name, indexes, KAFKAS_REQUIRED)
         stream = BatchStream(name, segment.start_offset, segment.size)
+        producers, aborted = self._producers_before(segment, before).state(), list[AbortedTxn]()
         try:
             for piece in self.storage.files.read_log(segment, 0, segment.size):
                 limit.spend(len(piece))
-                for table in stream.feed(piece):
+                for window, table in stream.windows(piece):
                     checks.feed(table)
+                    aborted += follow(producers, name, window, table)
             stream.finish()
             checks.finish()
         except CorruptLogError as error:
             yield AnomalyKind.WRONG_CHECKSUM, str(error)
         for disagreement in checks.errors:
             yield AnomalyKind.WRONG_CHECKSUM, str(disagreement)
+        if aborted and IndexKind.TRANSACTION not in indexes:
+            why = (
+                f"its transaction index is lost: {len(aborted)} transactions were aborted in it, the first ends at "
+                f"offset {aborted[0].last_offset}; readers at read_committed get their records"
+            )
+            yield AnomalyKind.MISSING_OBJECT, why
+
+    def _producers_before(
+        self, segment: RemoteLogSegmentMetadata, before: RemoteLogSegmentMetadata | None
+    ) -> KnownProducers:
+        """Return the producers where `segment` begins, by the snapshot of the segment `before` it if that is sound."""
+        start = segment.start_offset
+        if start == 0:
+            return KnownProducers(0)
+        if before is not None:
+            # What is wrong with that one is reported there.
+            with suppress(RemoteStorageError, CorruptLogError):
+                raw = self.storage.fetch_index(before, IndexKind.PRODUCER_SNAPSHOT)
+                return KnownProducers(start, parse_producer_snapshot(raw, str(before.segment_id)))
+        return KnownProducers(start, (), start)
 
     def _indexes(self, segment: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
         optional = (IndexKind.PRODUCER_SNAPSHOT, IndexKind.TRANSACTION)

@@ -70,6 +70,14 @@ class _Recent(Generic[_Kept]):
                 self._kept.popitem(last=False)
         return made
 
+    def drop(self, key: Hashable) -> None:
+        with self._lock:
+            self._kept.pop(key, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+
 
 class AivenFiles:
     """See SegmentFiles; `client` reads the objects, and `close` closes it."""
@@ -150,6 +158,11 @@ class AivenFiles:
     def object_size(self, name: str) -> int:
         """See SegmentFiles."""
         return self._client.size(name)
+
+    def forget(self, segment: RemoteLogSegmentMetadata) -> None:
+        """See SegmentFiles."""
+        self._manifests.drop(segment.segment_id.id)
+        self._chunks.clear()  # few: those of other segments are read again
 
     def close(self) -> None:
         """Close the client."""

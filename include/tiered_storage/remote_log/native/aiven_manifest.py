@@ -47,7 +47,9 @@ INDEX_NAMES = {
 OBJECT_PREFIX_TAG, OBJECT_KEY_TAG = 1, 2
 
 _VERSION = 1
-_MOST_SIZES_BYTES = 64 << 20
+_MOST_CHUNKS = 1 << 20
+"""Chunks of 2 KiB in the largest log: a smaller chunk size is an error, and must not use up the memory."""
+_MOST_SIZES_BYTES = 4 * _MOST_CHUNKS + 16
 _INT = 4
 
 
@@ -96,7 +98,10 @@ class AivenManifest:
         chunk_bytes, log_bytes = chunks.number("originalChunkSize"), chunks.number("originalFileSize")
         if not chunk_bytes:
             chunks.refuse("its chunks have no bytes")
-        sizes = _stored_sizes(chunks, -(-log_bytes // chunk_bytes))
+        count = -(-log_bytes // chunk_bytes)
+        if count > _MOST_CHUNKS:
+            chunks.refuse(f"a log of {log_bytes} bytes has no {count} chunks of {chunk_bytes} bytes")
+        sizes = _stored_sizes(chunks, count)
         indexes = document.part("segmentIndexes")
         places = {kind: indexes.optional(name) for kind, name in INDEX_NAMES.items()}
         encryption = document.optional("encryption")
@@ -252,13 +257,10 @@ def _stored_sizes(chunks: _Document, count: int) -> Sequence[int]:
         return [*[size] * (count - 1), last][:count] if count else []
     if kind != "variable":
         chunks.refuse(f"type {kind!r} is not known")
-    sizes = _sizes_in(chunks, chunks.binary("transformedChunks"))
-    if len(sizes) != count:
-        chunks.refuse(f"it has {len(sizes)} chunks, and the log needs {count}")
-    return sizes
+    return _sizes_in(chunks, chunks.binary("transformedChunks"), count)
 
 
-def _sizes_in(chunks: _Document, frame: bytes) -> list[int]:
+def _sizes_in(chunks: _Document, frame: bytes, wanted: int) -> list[int]:
     raw = _unframed(chunks, frame)
 
     def integer(at: int, width: int = _INT) -> int:
@@ -267,6 +269,9 @@ def _sizes_in(chunks: _Document, frame: bytes) -> list[int]:
         return int.from_bytes(raw[at : at + width], "big")
 
     count = integer(0)
+    if count != wanted:
+        # Before the list is made: sizes of no bytes each would let a few bytes claim billions of them.
+        chunks.refuse(f"it has {count} chunks, and the log needs {wanted}")
     if count == 0:
         return []
     if count == 1:

@@ -86,6 +86,9 @@ class LocalTieredFiles:
         """See SegmentFiles."""
         return self._client.size(name)
 
+    def forget(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Do nothing: nothing is kept."""
+
     def close(self) -> None:
         """Close the client."""
         self._client.close()

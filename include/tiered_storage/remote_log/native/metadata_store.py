@@ -1,7 +1,7 @@
 """The metadata of a cluster that tiers by itself: read out of its topic __remote_log_metadata, and never written.
 
     kafka://host:9092,host:9092    the brokers of a running cluster
-    file:///log/directory          the log directory of a stopped broker, or a copy of it
+    file:///log/dir,/log/dir2      the log directories of a stopped broker, or copies of them; a comma in a name is %2C
 
 Segments are kept in memory, about 500 bytes each. There are no decisions, leases or stops here: reading needs none, and
 every change is refused. Audits report their results and keep none.
@@ -163,14 +163,16 @@ def _of_brokers(url: str, configs: Mapping[str, str]) -> _Opened:
 
 
 def _of_directory(url: str, configs: Mapping[str, str]) -> _Opened:
-    path = Path(unquote(urlsplit(url).path))
-    if not path.is_dir():
-        raise ConfigurationError(f"rlmm.config.url is {url}, which is not a directory of this host")
-    file = path / META_PROPERTIES
-    cluster_id = configs.get(CLUSTER_ID) or (MetaProperties.read(file).cluster_id if file.exists() else None)
-    cluster_id = _given(cluster_id, f"{file} names no cluster")
-    logs = LogDirectorySource((path,), cluster_id, end_is_stable=True)
-    return DirectoryMetadataTopic(logs, str(path)), cluster_id, logs
+    paths = tuple(Path(unquote(path)) for path in urlsplit(url).path.split(","))
+    for path in paths:
+        if not path.is_dir():
+            raise ConfigurationError(f"rlmm.config.url is {url}: {path} is not a directory of this host")
+    files = [path / META_PROPERTIES for path in paths]
+    found = (MetaProperties.read(file).cluster_id for file in files if file.exists())
+    cluster_id = configs.get(CLUSTER_ID) or next(filter(None, found), None)
+    cluster_id = _given(cluster_id, f"{' and '.join(map(str, files))} name no cluster")
+    logs = LogDirectorySource(paths, cluster_id, end_is_stable=True)
+    return DirectoryMetadataTopic(logs, ",".join(map(str, paths))), cluster_id, logs
 
 
 def _given(cluster_id: str | None, why: str) -> str:

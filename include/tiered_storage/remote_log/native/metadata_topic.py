@@ -29,9 +29,10 @@ _LARGEST_ANSWER = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class MetadataRecordValue:
-    """The value of one record of the topic, and its place; `value` is None for a tombstone.
+    """The value of one record of the topic, and its place.
 
-    `broken` is why nothing could be read from this offset on, and up to where; then there is no value.
+    `broken` is why nothing could be read from this offset on, and up to where; then there is no value. With neither of
+    the two, everything up to this offset was read: a tombstone, or the end of a batch.
     """
 
     partition: int
@@ -59,7 +60,7 @@ class MetadataTopic(Protocol):
         ...
 
     def read(self, positions: Mapping[int, int]) -> Iterator[MetadataRecordValue]:
-        """Yield the records that the topic has now, of each partition in log order, without tombstones.
+        """Yield the records that the topic has now, of each partition in log order.
 
         `positions` has the offset of each partition where to begin; one that it lacks begins with its first record.
         Raises SourceClusterError, InvalidLogDirectoryError for a damaged partition, MetadataMissingError if there is no
@@ -111,8 +112,7 @@ class BrokersMetadataTopic:
                 try:
                     for record in _records(found.records, self._topic, found.partition, at):
                         at = max(at, record.offset + 1)
-                        if record.value is not None or record.broken is not None:
-                            yield record
+                        yield record
                 except CorruptRecordError as error:
                     raise SourceClusterError(
                         f"{self.where}: partition {found.partition} cannot be read from offset {at} on: "
@@ -233,8 +233,7 @@ class DirectoryMetadataTopic:
             for window, _ in open_segment(segment.location).windows(verify_crc=False):
                 for record in _records(window, self._topic, number, start_offset):
                     reached = max(reached, record.offset + 1)
-                    if record.value is not None or record.broken is not None:
-                        yield record
+                    yield record
         except CorruptRecordError as error:
             end = "the end of its log" if segment.end_offset is None else f"offset {segment.end_offset}"
             yield MetadataRecordValue(number, reached, None, f"nothing was read from here to {end}: {error}")

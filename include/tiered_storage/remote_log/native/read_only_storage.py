@@ -42,6 +42,7 @@ class NativeRemoteStorage:
         self._derived: OrderedDict[str, Mapping[IndexKind, bytes]] = OrderedDict()
         self._held = 0
         self._lock = threading.Lock()
+        self._turns: dict[str, threading.Lock] = {}
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:  # noqa: ARG002
         """Raise ConfigurationError: the cluster's own brokers copy."""
@@ -81,7 +82,7 @@ class NativeRemoteStorage:
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
         """Return one index, a derived one if Kafka has none of that kind; see RemoteStorageManager."""
         if kind not in DERIVED:
-            return self.files.index(metadata, kind)
+            return self._kafkas_index(metadata, kind)
         found = self._derived_of(metadata).get(kind)
         if found is None:
             raise RemoteObjectNotFoundError(f"{metadata.segment_id}: there is no index {kind.name}")
@@ -95,21 +96,52 @@ class NativeRemoteStorage:
         """Close the layout's client."""
         self.files.close()
 
+    def _kafkas_index(self, segment: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
+        try:
+            return self.files.index(segment, kind)
+        except RemoteObjectNotFoundError:
+            try:
+                self.files.object_size(self.files.log_name(segment))
+            except RemoteObjectNotFoundError:
+                # Brokers have deleted it: what is kept of it must not look as if it had no such index.
+                self._forget(segment)
+            raise
+
     def _derived_of(self, segment: RemoteLogSegmentMetadata) -> Mapping[IndexKind, bytes]:
+        """Return what is derived of a segment; of several threads, one derives it and the others wait."""
         key = segment.segment_id.id
+        known = self._known(key)
+        if known is not None:
+            return known
+        with self._lock:
+            turn = self._turns.setdefault(key, threading.Lock())
+        try:
+            with turn:
+                return self._known(key) or self._derive(segment)
+        finally:
+            with self._lock:
+                self._turns.pop(key, None)
+
+    def _known(self, key: str) -> Mapping[IndexKind, bytes] | None:
         with self._lock:
             known = self._derived.get(key)
             if known is not None:
                 self._derived.move_to_end(key)
-                return known
+            return known
+
+    def _derive(self, segment: RemoteLogSegmentMetadata) -> Mapping[IndexKind, bytes]:
         derived = derive_indexes(segment, self.files)
         with self._lock:
-            if key not in self._derived:
-                self._derived[key] = derived
-                self._held += _size(derived)
+            self._held += _size(derived) - _size(self._derived.get(segment.segment_id.id, {}))
+            self._derived[segment.segment_id.id] = derived
             while self._held > self._kept_bytes and len(self._derived) > 1:
                 self._held -= _size(self._derived.popitem(last=False)[1])
         return derived
+
+    def _forget(self, segment: RemoteLogSegmentMetadata) -> None:
+        with self._lock:
+            self._held -= _size(self._derived.pop(segment.segment_id.id, {}))
+        self.files.forget(segment)
 
 
 def refuse(what: str) -> NoReturn:

@@ -84,10 +84,12 @@ class Replay:
     def apply(self, record: MetadataRecordValue) -> None:
         """Apply the next record of its partition."""
         self.positions[record.partition] = max(self.positions.get(record.partition, 0), record.offset + 1)
-        self.records += 1
-        if record.value is None:
-            self._refuse(record, record.broken or "it has no value")
+        if record.broken is not None:
+            self._refuse(record, record.broken)
             return
+        if record.value is None:
+            return
+        self.records += 1
         try:
             found = decode_record(record.value, self._cluster_id)
         except MalformedMetadataRecordError as error:

@@ -85,6 +85,10 @@ class SegmentFiles(Protocol):
         """Return the bytes of an object. Raises RemoteObjectNotFoundError."""
         ...
 
+    def forget(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Read the segment from the store again when it is asked for: it was deleted there."""
+        ...
+
     def close(self) -> None:
         """Release all resources; repeated calls are harmless."""
         ...

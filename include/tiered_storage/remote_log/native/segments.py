@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from tiered_storage.errors import InvalidLogDirectoryError, SourceClusterError
@@ -118,16 +117,26 @@ class NativeSegments:
 
     def segment_by_id(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """See RemoteLogMetadataManager."""
-        return self._content(segment_id.topic_id_partition).segments.get(segment_id.id)
+        with self._lock:
+            return self.catch_up().content(segment_id.topic_id_partition).segments.get(segment_id.id)
 
     def known_segment_ids(self, partition: TopicIdPartition, ids: Iterable[str]) -> frozenset[str]:
         """Return those of `ids` that the partition has: Kafka forgets deleted ones."""
-        return frozenset(self._content(partition).segments.keys() & set(ids))
+        with self._lock:
+            return frozenset(self.catch_up().content(partition).segments.keys() & set(ids))
 
     def list_partitions(self) -> Sequence[TopicIdPartition]:
-        """See RemoteLogMetadataManager."""
+        """See RemoteLogMetadataManager; without earlier incarnations of a topic of which no segment is left.
+
+        Kafka records no deletion of a topic, only those of its segments.
+        """
         with self._lock:
-            return sorted(partition for partition, _ in self.catch_up().partitions.values())
+            known = list(self.catch_up().partitions.values())
+            living = {partition.topic_id for partition, content in known if content.segments}
+        partitions = sorted((partition for partition, _ in known), key=lambda each: (each.topic_id in living, each))
+        # One incarnation of each name stays, even if none has a segment.
+        last = {each.topic: each.topic_id for each in partitions}
+        return sorted(each for each in partitions if each.topic_id in living or each.topic_id == last[each.topic])
 
     def log_start_offset(self, partition: TopicIdPartition) -> int | None:
         """See RemoteLogMetadataManager."""
@@ -242,10 +251,6 @@ class NativeSegments:
     def _listed(self, partition: TopicIdPartition) -> Sequence[RemoteLogSegmentMetadata]:
         with self._lock:
             return self.catch_up().content(partition).by_offset()
-
-    def _content(self, partition: TopicIdPartition) -> PartitionContent:
-        with self._lock:
-            return replace(self.catch_up().content(partition))
 
     def _logs_of(self, partitions: Sequence[TopicIdPartition]) -> Mapping[TopicIdPartition, PartitionLog]:
         """Return the logs of those partitions that the cluster shows; of the others, note why it does not."""

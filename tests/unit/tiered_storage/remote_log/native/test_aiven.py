@@ -6,6 +6,8 @@ import base64
 import itertools
 import json
 import os
+import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,21 @@ def test_a_lost_object_of_indexes_never_reads_as_nothing_aborted(tmp_path: Path)
             storage.fetch_index(tier.segments[0], IndexKind.TRANSACTION)
 
 
+@pytest.mark.parametrize("size", [300, 100_000])
+def test_a_segment_that_brokers_deleted_never_reads_as_nothing_aborted(tmp_path: Path, size: int) -> None:
+    """Manifests and chunks are kept in memory too."""
+    tier = an_aiven_tier(tmp_path, AivenWriter(size, compresses=size > 300, names_in_metadata=False))
+    with tier.files.open() as remote_log:
+        storage, segment = remote_log.context.storage, tier.segments[0]
+        storage.fetch_index(segment, IndexKind.REMOTE_LOG_INDEX)
+        for suffix in ("log", "indexes", "rsm-manifest"):
+            tier.object_of(segment, suffix).unlink()
+
+        for kind in (IndexKind.TRANSACTION, IndexKind.REMOTE_LOG_INDEX):
+            with pytest.raises(RemoteObjectNotFoundError):
+                storage.fetch_index(segment, kind)
+
+
 def test_without_its_private_key_a_segment_is_refused(tmp_path: Path) -> None:
     tier = an_aiven_tier(tmp_path, AivenWriter(encrypts=True))
     del tier.files.properties[f"rsm.config.encryption.key.pairs.{KEY_PAIR}.private.key.file"]
@@ -121,6 +138,34 @@ def test_sizes_of_chunks_are_read_as_written(sizes: list[int]) -> None:
 
     assert list(manifest.stored_sizes) == sizes
     assert manifest.stored_bytes == sum(sizes)
+
+
+@pytest.mark.parametrize("log_bytes", [1_000, 2**31 - 1])
+@pytest.mark.parametrize("kind", ["fixed", "variable"])
+def test_a_damaged_manifest_does_not_use_up_the_memory(kind: str, log_bytes: int) -> None:
+    """It claims up to two billion chunks of one byte, with sizes of no bytes each."""
+    document = _manifest([])
+    frame = zstandard.ZstdCompressor().compress(struct.pack(">iibi", 2**31 - 1, 7, 0, 7))
+    document["chunkIndex"] = {
+        "type": kind,
+        "originalChunkSize": 1 if kind == "fixed" else 100,
+        "originalFileSize": log_bytes,
+        "transformedChunks": base64.b64encode(frame).decode(),
+        "transformedChunkSize": 1,
+        "finalTransformedChunkSize": 1,
+    }
+    raw = json.dumps(document).encode()
+
+    tracemalloc.start()
+    try:
+        if (kind, log_bytes) == ("fixed", 1_000):
+            assert AivenManifest.parse(raw, "a manifest").stored_bytes == log_bytes
+        else:
+            with pytest.raises(RemoteObjectCorruptError):
+                AivenManifest.parse(raw, "a manifest")
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.binary(max_size=200))

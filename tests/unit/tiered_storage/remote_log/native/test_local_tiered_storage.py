@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from contract.sources import log_directory_under_test
 from support.command_line import mentions, run_on
-from support.native_tier import NativeTier, a_native_tier, finish_of
-from support.remote_logs import ENABLED, NOW, ORDERS_0, record, records, topic_id
+from support.native_tier import NativeTier, a_native_tier, finish_of, tiered
+from support.remote_logs import ENABLED, NOW, ORDERS_0, RemoteLogFiles, record, records, topic_id
 from tiered_storage.errors import ConfigurationError, OffsetOutOfRangeError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId
+from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.native.metadata_topic import TOPIC
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
@@ -116,6 +117,25 @@ def test_a_log_of_an_older_leader_hides_no_segment_of_a_later_one(tier: NativeTi
     assert any(mentions(notice, "orders-0", "outdated") for notice in notices)
 
 
+def test_a_recreated_topic_is_found_by_its_name(tier: NativeTier) -> None:
+    """Kafka deletes a topic's segments one by one, and records nothing else of its deletion."""
+    earlier = replace(ORDERS_0, topic_id=topic_id("the first topic orders"))
+    number_1 = replace(ORDERS_0, partition=1)
+    for number, partition in enumerate((earlier, number_1)):
+        segment_id = RemoteLogSegmentId(partition, topic_id(f"deleted {number}"))
+        deleted = replace(tier.segments[0], segment_id=segment_id)
+        states = (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED)
+        tier.add(deleted, *(RemoteLogSegmentMetadataUpdate(segment_id, state, NOW) for state in states))
+    tier.files.properties["log.dirs"] = []
+
+    read = run_on(tier.files, "read", "orders", 0, "--json")
+    restored = run_on(tier.files, "restore", "orders", "--dry-run")
+
+    assert (read.exit_code, restored.exit_code) == (0, 0), read.err + restored.err
+    with tier.files.open() as remote_log:
+        assert remote_log.context.segments.list_partitions() == [ORDERS_0, number_1]
+
+
 @pytest.mark.parametrize(("to_offset", "expected"), [(15, [0, 10]), (25, [0, 10, 20])])
 def test_a_restore_to_a_time_takes_what_clocks_put_into_later_segments(
     tier: NativeTier, to_offset: int, expected: list[int]
@@ -129,6 +149,26 @@ def test_a_restore_to_a_time_takes_what_clocks_put_into_later_segments(
         plan = remote_log.restores.plan(RestoreRequest("orders", to_timestamp=record(to_offset).timestamp))
 
     assert [each.start_offset for each in plan.segments()] == expected
+
+
+def test_a_deep_audit_finds_a_lost_transaction_index(tmp_path: Path) -> None:
+    """Every second transaction is aborted: some within a segment, others over the borders of two."""
+    log_directory_under_test(tmp_path)
+    tier = tiered(RemoteLogFiles(tmp_path))
+    indexes = sorted(tier.remote.rglob("*.txnindex"))
+    assert len(indexes) > 1
+    sound = run_on(tier.files, "audit", "--deep", "--json")
+    for index in indexes:
+        index.unlink()
+
+    quick, deep = run_on(tier.files, "audit"), run_on(tier.files, "audit", "--deep", "--json")
+
+    assert (sound.exit_code, sound.rows) == (0, []), sound.err
+    assert quick.exit_code == 0
+    assert deep.exit_code == 1
+    assert {(row["kind"], row["what"].rpartition(":")[2]) for row in deep.rows} == {
+        ("missing object", index.stem[21:]) for index in indexes
+    }
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))

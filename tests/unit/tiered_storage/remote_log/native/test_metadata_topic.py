@@ -24,8 +24,10 @@ from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchedPar
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset
 from tiered_storage.remote_log.native.metadata_topic import TOPIC, BrokersMetadataTopic
+from tiered_storage.remote_log.native.replay import Replay
 
 BATCHES = 4
+TWO_MORE = [Record(BATCHES + at, NOW, None, b"another") for at in range(2)]
 
 
 @pytest.fixture
@@ -41,6 +43,7 @@ class OneBroker:
     def __init__(self, partitions: int, per_answer: int = 1) -> None:
         self.logs = {number: [batch_at(offset) for offset in range(BATCHES)] for number in range(partitions)}
         self.per_answer = per_answer
+        self.end = BATCHES
 
     def metadata(self, topics: Sequence[str]) -> Any:
         found = SimpleNamespace(error_code=0, partitions=self.logs)
@@ -48,12 +51,13 @@ class OneBroker:
 
     def list_offsets(self, asked: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, ListedOffset]:
         earliest = int(OffsetSpec.EARLIEST)
-        return {each: ListedOffset(0 if spec == earliest else BATCHES, -1, -1) for each, spec in asked.items()}
+        return {each: ListedOffset(0 if spec == earliest else self.end, -1, -1) for each, spec in asked.items()}
 
     def fetch(self, positions: Iterable[FetchPosition], _: FetchBuffer, limits: FetchLimits) -> FetchAnswer:
         del limits
         found = [
-            self.logs[each.partition][each.offset] if at < self.per_answer else b"" for at, each in enumerate(positions)
+            self.logs[each.partition][min(each.offset, BATCHES - 1)] if at < self.per_answer else b""
+            for at, each in enumerate(positions)
         ]
         return FetchAnswer(
             0.0,
@@ -91,6 +95,24 @@ def test_brokers_damaged_batch_is_named_by_partition_and_offset() -> None:
         list(topic.read({}))
 
 
+def test_a_damaged_batch_at_the_end_is_counted_once() -> None:
+    """Its header is sound: with a wrong checksum of records, the rest of the log is read."""
+    broker = OneBroker(partitions=1)
+    last = broker.logs[0][BATCHES - 1]
+    broker.logs[0][BATCHES - 1] = encoded = bytes(encode_batch([Record(BATCHES - 1, NOW, None, b"a"), *TWO_MORE]))
+    assert len(encoded) > len(last)
+    broker.logs[0][BATCHES - 1] = encoded[:-1] + b"\x7f"
+    broker.end = BATCHES + len(TWO_MORE)
+    topic, replay = BrokersMetadataTopic(cast(ClusterClient, broker)), Replay(TOPIC, "a-cluster")
+    for _ in range(3):
+        for record in topic.read(replay.positions):
+            replay.apply(record)
+
+    assert replay.positions == {0: broker.end}
+    assert [mentions(each, "offset 3") for each in replay.shown].count(True) == 1
+    assert replay.refused == BATCHES
+
+
 def test_what_a_damaged_batch_hides_in_a_directory_is_reported(tier: NativeTier) -> None:
     first, second, *_ = list_segments(tier.files.log_directory / f"{TOPIC}-0")
     content = first.log_path.read_bytes()
@@ -111,6 +133,25 @@ def test_missing_partitions_of_a_directory_are_reported(tier: NativeTier) -> Non
 
     assert (listed.exit_code, len(listed.rows)) == (0, len(tier.segments))
     assert mentions(listed.err, TOPIC, "partitions 1, 2 ")
+
+
+def test_a_topic_is_read_from_several_directories(tier: NativeTier, tmp_path: Path) -> None:
+    """A broker spreads its partitions over its log.dirs."""
+    folder, other = tier.files.log_directory, tmp_path / "second, disk"
+    other.mkdir()
+    (folder / f"{TOPIC}-0").rename(other / f"{TOPIC}-0")
+    places = f"{folder},{str(other).replace(',', '%2C')}"
+    tier.files.properties |= {"rlmm.config.url": f"file://{places}", "log.dirs": [str(folder), str(other)]}
+
+    listed = run_on(tier.files, "segments", "--json")
+    read = run_on(tier.files, "read", "orders", 0, "--max-records", 100, "--json")
+    tier.files.properties["rlmm.config.url"] = f"file://{places},{tmp_path / 'third'}"
+    missing = run_on(tier.files, "segments")
+
+    assert (listed.exit_code, len(listed.rows)) == (0, len(tier.segments)), listed.err
+    assert (read.exit_code, len(read.out.splitlines())) == (0, 35)
+    assert missing.exit_code == 1
+    assert mentions(missing.err, tmp_path / "third")
 
 
 def test_a_damaged_partition_of_a_directory_is_refused(tier: NativeTier) -> None:

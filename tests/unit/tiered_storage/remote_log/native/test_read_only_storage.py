@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.native_tier import NativeTier, a_native_tier
 from support.remote_logs import flip_bit
+from support.waiting import wait_for
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.native import read_only_storage
+from tiered_storage.remote_log.native.derived_indexes import derive_indexes
 from tiered_storage.remote_log.native.local_tiered_storage import LocalTieredFiles
 from tiered_storage.remote_log.native.read_only_storage import NativeRemoteStorage
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
 
+WAIT_SECONDS = 30
 TRIO = (IndexKind.REMOTE_LOG_INDEX, IndexKind.REMOTE_OFFSET_INDEX, IndexKind.REMOTE_TIME_INDEX)
 
 
@@ -81,6 +88,40 @@ def test_derived_indexes_are_kept_up_to_their_bytes(tier: NativeTier) -> None:
 
     storage.fetch_index(tier.segments[0], IndexKind.REMOTE_LOG_INDEX)
     assert files.reads > of_each_once
+
+
+def test_a_segment_that_brokers_deleted_never_reads_as_nothing_aborted(tier: NativeTier) -> None:
+    """The core asks for the trio if there is no transaction index: then the segment is there, and has no aborts."""
+    segment, (storage, _) = tier.segments[0], opened(tier)
+    storage.fetch_index(segment, IndexKind.REMOTE_LOG_INDEX)
+    for path in tier.remote.rglob(f"*{segment.segment_id.id}*"):
+        path.unlink()
+
+    for kind in (IndexKind.TRANSACTION, IndexKind.REMOTE_LOG_INDEX):
+        with pytest.raises(RemoteObjectNotFoundError):
+            storage.fetch_index(segment, kind)
+
+
+def test_of_two_readers_one_derives_the_indexes(tier: NativeTier, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment, (storage, _) = tier.segments[0], opened(tier)
+    derived: list[int] = []
+    is_deriving, may_end = threading.Event(), threading.Event()
+
+    def derive(*asked: Any) -> Mapping[IndexKind, bytes]:
+        derived.append(len(derived))
+        is_deriving.set()
+        assert may_end.wait(WAIT_SECONDS)
+        return derive_indexes(*asked)
+
+    monkeypatch.setattr(read_only_storage, "derive_indexes", derive)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(storage.fetch_index, segment, IndexKind.REMOTE_LOG_INDEX)
+        assert is_deriving.wait(WAIT_SECONDS)
+        second = pool.submit(storage.fetch_index, segment, IndexKind.REMOTE_LOG_INDEX)
+        wait_for(second.running, lambda: "the second reader did not begin", WAIT_SECONDS)
+        may_end.set()
+        assert first.result() == second.result()
+    assert derived == [0]
 
 
 def test_nothing_is_written(tier: NativeTier) -> None:

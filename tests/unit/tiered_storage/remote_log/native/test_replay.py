@@ -76,7 +76,7 @@ def states(replay: Replay) -> list[SegmentState]:
         ([replace(a_segment(), size=0)], [], 1),
         ([a_segment(), *map(deletion, PartitionDeleteState)], [], 0),
         ([a_segment(), deletion(PartitionDeleteState.STARTED)], [STARTED], 1),
-        ([a_segment(), b"", b"\1\7\0", b"\1\0\0", None, moved(FINISHED)], [FINISHED], 4),
+        ([a_segment(), b"", b"\1\7\0", b"\1\0\0", None, moved(FINISHED)], [FINISHED], 3),
     ],
 )
 def test_rules_are_those_of_kafkas_reader(
