@@ -42,6 +42,7 @@ from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.source.partition_log import PartitionLog, SegmentLocation
+from tiered_storage.remote_log.source.segment_source import configured_partitions
 from tiered_storage.remote_log.storage.clients.local_directory import RESERVE
 from tiered_storage.remote_log.storage.documents.object_names import STORE_CLOCK, STORE_GENERATION
 from tiered_storage.settings.settings import Settings, load_settings
@@ -315,7 +316,8 @@ def assert_clean(remote_log: RemoteLogManager, expected: Callable[[int], Record]
     """
     audited = remote_log.checks.audit(deep=True)
     assert audited.anomalies == (), audited.anomalies
-    local = [log.topic_id_partition for log in remote_log.context.source.partitions() if isinstance(log, PartitionLog)]
+    logs = configured_partitions(remote_log.context.source)
+    local = [log.topic_id_partition for log in logs if isinstance(log, PartitionLog)]
     for partition in {*local, *remote_log.context.segments.list_partitions()}:
         reader = PlainReader(remote_log).open(partition)
         found = list(reader.records(reader.log_start_offset))

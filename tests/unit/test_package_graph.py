@@ -43,7 +43,7 @@ STOREYS = (
     *(f"{REMOTE}.{name}" for name in ("retention.permission", "retention.local", "retention")),
     f"{REMOTE}.metrics",
     *(f"{REMOTE}.{name}" for name in ("audit", "repair", "rebuild", "restore", "tables")),
-    *(f"{REMOTE}.{name}" for name in ("manager", "follower", "service")),
+    *(f"{REMOTE}.{name}" for name in ("manager", "follower", "service", "adopt")),
     *(f"{LIBRARY}.gateway.limits", f"{LIBRARY}.gateway.operation"),
     *(f"{LIBRARY}.gateway.connections", f"{LIBRARY}.gateway.deletions", f"{LIBRARY}.gateway"),
     f"{LIBRARY}.gateway.standalone",

@@ -30,6 +30,9 @@ COMMANDS = {
         "copy": "Copy closed segments to the remote tier and commit their metadata, in this process.",
         "service": "Copy and expire continuously, in a process that stays up, without Airflow and Spark.",
     },
+    "adopt": {
+        "adopt": "Copy a topic's segments out of Kafka's own remote tier, byte for byte, under the topic's own id.",
+    },
     "delete": {
         "retain": "Delete local segments that are past local retention and safe in the remote tier, if deletion is "
         "allowed.",

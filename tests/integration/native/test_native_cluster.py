@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import chdir
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from unittest import mock
 
@@ -17,23 +14,29 @@ import confluent_kafka
 import pyarrow.parquet as pq
 import pytest
 
-from servers.kafka_programs import KafkaPrograms
-from servers.real_kafka import RealKafka
-from servers.tiering_kafka import TIERED, local_tiering_kafka
+from integration.native.native_site import (
+    LOG_START,
+    PLAIN,
+    TOPICS,
+    TRANSACTIONS,
+    TRIMMED,
+    WAIT_SECONDS,
+    NativeSite,
+    is_tiered,
+    plain,
+)
+from servers.tiering_kafka import TIERED
 from support.command_line import CommandResult, run_on
 from support.kafka_clients import Isolation as ClientIsolation
-from support.native_tier import NATIVE
 from support.records import varied_records
 from support.remote_logs import RemoteLogFiles, flip_bit
 from support.small_disks import ensure_may_mount
 from support.tables import carry_out
 from support.waiting import wait_for
-from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry, iterate_entries
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.native.derived_indexes import indexes_by_kafkas, scanned_indexes
 from tiered_storage.remote_log.native.local_tiered_storage import LocalTieredFiles
-from tiered_storage.remote_log.native.metadata_topic import TOPIC
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
@@ -42,62 +45,7 @@ from tiered_storage.remote_log.tables.export_job import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
 
-WAIT_SECONDS = 60
-PLAIN, TRANSACTIONS, TRIMMED = TOPICS = ("plain", "transactions", "trimmed")
-LOG_START = 1_000
-"""Of TRIMMED, whose records before that were deleted."""
 FAR_FUTURE = 4_000_000_000_000
-
-
-@dataclass(frozen=True)
-class NativeSite:
-    """The running broker, and settings that lead to it."""
-
-    kafka: RealKafka
-    remote: Path
-    files: RemoteLogFiles
-
-    def run(self, *arguments: object) -> CommandResult:
-        return run_on(self.files, *arguments)
-
-    def state(self) -> str:
-        """Return a digest of every object of the remote tier, and of every record of every topic."""
-        records = [self.consumed(topic) for topic in (TOPIC, *TOPICS)]
-        return _digest(self.remote) + hashlib.sha256(repr(records).encode()).hexdigest()
-
-    def consumed(self, topic: str, isolation: ClientIsolation = "read_uncommitted") -> list[Record]:
-        """Return what a consumer reads of a topic, from its log start on."""
-        start = LOG_START if topic == TRIMMED else 0
-        return self.kafka.client.consume_all(topic, start=start, isolation=isolation)
-
-
-@pytest.fixture(scope="module")
-def site(
-    kafka_programs: KafkaPrograms, state_directory: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[NativeSite]:
-    root = tmp_path_factory.mktemp("native")
-    remote, kafka = root / "remote", local_tiering_kafka(kafka_programs, root, state_directory)
-    remote.mkdir()
-    # The jar of LocalTieredStorage logs into the folder that a program starts in.
-    with chdir(root), kafka:
-        for topic in TOPICS:
-            kafka.client.create_topic(topic, 1, TIERED)
-        for topic in (PLAIN, TRIMMED):
-            kafka.client.produce(topic, varied_records(3_000, seed=1), batch_num_messages=50)
-        _write_transactions(kafka)
-        wait_for(lambda: _is_tiered(kafka, *TOPICS), lambda: "the broker did not tier", WAIT_SECONDS)
-        kafka.client.delete_records(TRIMMED, 0, LOG_START)
-        wait_for(lambda: _is_trimmed(remote), lambda: "the broker did not delete", WAIT_SECONDS)
-        files = RemoteLogFiles(
-            root,
-            properties={
-                **NATIVE,
-                "log.dirs": [],
-                "rsm.config.url": remote.as_uri(),
-                "rlmm.config.url": f"kafka://{kafka.bootstrap_servers}",
-            },
-        )
-        yield NativeSite(kafka, remote, files)
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -112,8 +60,8 @@ def test_every_record_of_a_consumer_is_read(site: NativeSite, topic: str, isolat
         expected = [each for each in consumed if each.offset <= tiered.offset]
         assert len(expected) > 1_000
         for start in (expected[0].offset, expected[1].offset, expected[len(expected) // 2].offset, expected[-1].offset):
-            read = [_plain(each) for each in reader.records(partition, start, isolation=isolation)]
-            assert read == [_plain(each) for each in expected if each.offset >= start]
+            read = [plain(each) for each in reader.records(partition, start, isolation=isolation)]
+            assert read == [plain(each) for each in expected if each.offset >= start]
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -166,7 +114,7 @@ def test_kafkas_indexes_give_the_chunks_that_a_scan_gives(site: NativeSite) -> N
 
 
 def test_both_tiers_are_read_from_a_stopped_broker(site: NativeSite, tmp_path: Path) -> None:
-    consumed = [_plain(each) for each in site.kafka.client.consume_all(PLAIN)]
+    consumed = [plain(each) for each in site.kafka.client.consume_all(PLAIN)]
     copied = tmp_path / "log-dir"
     with site.kafka.stopped() as log_dir:
         shutil.copytree(log_dir, copied)
@@ -177,7 +125,7 @@ def test_both_tiers_are_read_from_a_stopped_broker(site: NativeSite, tmp_path: P
     )
     with files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
         partition = remote_log.find_partition(PLAIN, 0)
-        assert [_plain(each) for each in reader.records(partition, 0)] == consumed
+        assert [plain(each) for each in reader.records(partition, 0)] == consumed
 
 
 def test_an_audit_finds_a_removed_and_a_damaged_object(site: NativeSite, tmp_path: Path) -> None:
@@ -189,12 +137,18 @@ def test_an_audit_finds_a_removed_and_a_damaged_object(site: NativeSite, tmp_pat
     logs[0].unlink()
     flip_bit(logs[1], logs[1].stat().st_size // 2)
     (damaged / "stray").write_bytes(b"nobody's")
+    lost = next(iter(sorted(damaged.rglob("*.txnindex"))))
+    lost.unlink()
 
     quick, deep = run_on(files, "audit", "--json"), run_on(files, "audit", "--deep", "--json")
 
     assert (quick.exit_code, deep.exit_code) == (1, 1)
     assert _found(quick) == {("missing object", logs[0].name)}
-    assert _found(deep) == {("missing object", logs[0].name), ("wrong checksum", logs[1].name[21:43])}
+    assert _found(deep) == {
+        ("missing object", logs[0].name),
+        ("wrong checksum", logs[1].name[21:43]),
+        ("missing object", lost.stem[21:]),
+    }
 
 
 def test_a_topic_is_a_table(site: NativeSite, tmp_path: Path) -> None:
@@ -226,8 +180,8 @@ def test_nothing_was_written(site: NativeSite) -> None:
     before = site.state()
     refused = mock.Mock(side_effect=AssertionError("a producer was opened"))
     with mock.patch.object(confluent_kafka, "Producer", refused):
-        for looks in ("segments", f"read {PLAIN} 0", "audit", "plan", "copy"):
-            site.run(*looks.split())
+        for looks, code in (("segments", 0), (f"read {PLAIN} 0", 0), ("audit", 0), ("plan", 1), ("copy", 1)):
+            assert site.run(*looks.split()).exit_code == code
         for writes in (f"topics enable {PLAIN}", f"delete-topic {PLAIN}", "repair"):
             assert site.run(*writes.split()).exit_code == 1
     assert site.state() == before
@@ -240,7 +194,7 @@ def test_an_open_reader_sees_what_brokers_tier_later(site: NativeSite) -> None:
         segments = remote_log.context.segments
         assert topic not in {each.topic for each in segments.list_partitions()}
         client.produce(topic, varied_records(500, seed=3), batch_num_messages=50)
-        wait_for(lambda: _is_tiered(site.kafka, topic), lambda: "the broker did not tier", WAIT_SECONDS)
+        wait_for(lambda: is_tiered(site.kafka, topic), lambda: "the broker did not tier", WAIT_SECONDS)
         [partition] = [each for each in segments.list_partitions() if each.topic == topic]
         assert segments.partition_state(partition).log_start_offset == 0
         assert segments.remote_log_segment_metadata(partition, 0) is not None
@@ -262,50 +216,13 @@ def test_a_read_only_store_suffices(site: NativeSite, command: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def _write_transactions(kafka: RealKafka) -> None:
-    """Write transactions of 50 records each, of which every third is aborted."""
-    producer = kafka.client.producer(transactional_id="native", batch_num_messages=10)
-    producer.init_transactions()
-    records = iter(varied_records(3_000, seed=2))
-    for number in range(60):
-        producer.begin_transaction()
-        for record in (next(records) for _ in range(50)):
-            producer.produce(TRANSACTIONS, record.value, record.key, partition=0, timestamp=record.timestamp)
-        producer.flush()
-        producer.abort_transaction() if number % 3 == 2 else producer.commit_transaction()
-
-
-def _is_tiered(kafka: RealKafka, *topics: str) -> bool:
-    """Whether each topic's only local segment is the active one, after earlier ones."""
-    local = [sorted((kafka.log_dir / f"{topic}-0").glob("*.log")) for topic in topics]
-    return all(len(logs) == 1 and logs[0].stem.strip("0") for logs in local)
-
-
-def _is_trimmed(remote: Path) -> bool:
-    """Whether no segment of TRIMMED is left whose records are all before its log start."""
-    bases = sorted(int(path.name[:20]) for path in remote.rglob(f"{TRIMMED}-0-*/*.log"))
-    return bases[1] > LOG_START
-
-
 def _entries(trio: Mapping[IndexKind, bytes]) -> list[RemoteLogIndexEntry]:
     return list(iterate_entries(trio[IndexKind.REMOTE_LOG_INDEX], "a trio"))
-
-
-def _plain(record: Record) -> tuple[object, ...]:
-    return record.offset, record.timestamp, record.key, record.value, record.headers
 
 
 def _found(audited: CommandResult) -> set[tuple[str, str]]:
     rows = json.loads(audited.out)["rows"]
     return {(row["kind"], row["what"].rpartition("/")[2].rpartition(":")[2]) for row in rows}
-
-
-def _digest(root: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*")):
-        digest.update(f"{path} {path.stat().st_mtime_ns}".encode())
-        digest.update(path.read_bytes() if path.is_file() else b"")
-    return digest.hexdigest()
 
 
 def _tiered_records(site: NativeSite, remote_log: RemoteLogManager) -> int:

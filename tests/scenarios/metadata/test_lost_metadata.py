@@ -49,6 +49,7 @@ ARGUMENTS: dict[str, tuple[object, ...]] = {
     "metadata trust-clock": ("--yes",),
     "restore": ("orders", "--to-directory", "TARGET"),
     "follow": ("orders", 0, "--directory", "TARGET"),
+    "adopt": ("orders", "--from", "native.yaml"),
 }
 """What a command needs beside its name."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -69,14 +69,15 @@ def opened(
     create: bool = False,
     only_looks: bool = False,
     outdated: bool = False,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[RemoteLogManager]:
     """Open the remote log that the settings describe; print notices on standard error, also those that come up later.
 
     `create` creates missing metadata, for the commands that people run first; with `only_looks`, no metadata are left
     behind. `outdated` opens metadata older than the store, for the commands that report or repair them; all others
-    refuse them.
+    refuse them. `environ` has the settings that override the file's; None: this process's environment.
     """
-    settings = load_settings(config)
+    settings = load_settings(config, environ=environ)
     for notice in settings.notices:
         output.say(f"note: {notice}")
     options = store_options(settings)

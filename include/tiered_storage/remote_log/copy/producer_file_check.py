@@ -49,10 +49,7 @@ _REBUILT = "the remote segment has one rebuilt from the log"
 
 def instead_of_index(segment: OpenSegment) -> str:
     """Return a message: what the copy does about a broken index of `segment`, and what the user can do."""
-    return (
-        f"{_REBUILT}; delete {segment.offset_index.name} while the broker is stopped: at its start it builds all "
-        "indexes of the segment again"
-    )
+    return f"{_REBUILT}; {segment.index_remedy}"
 
 
 class _Logged:

@@ -103,6 +103,13 @@ class LogDirectorySegment:
         return self._beside(path, lambda path: TransactionIndex.read(path, self.base_offset))
 
     @property
+    def index_remedy(self) -> str:
+        return (
+            f"delete {self.offset_index.name} while the broker is stopped: at its start it builds all indexes of the "
+            "segment again"
+        )
+
+    @property
     def producers(self) -> LogDirectoryProducers:
         return LogDirectoryProducers(self._files, self._history)
 

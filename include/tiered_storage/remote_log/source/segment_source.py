@@ -95,6 +95,11 @@ class OpenSegment(Protocol):
         ...
 
     @property
+    def index_remedy(self) -> str:
+        """What a person can do about a broken index of it, for messages."""
+        ...
+
+    @property
     def producers(self) -> SegmentProducers:
         """The known state of the log's producers at its start."""
         ...

@@ -49,9 +49,14 @@ class BatchStream:
     It holds at most one incomplete batch, and copies only a batch that spans two pieces.
     """
 
-    def __init__(self, source: str, base_offset: int, size: int, *, verify_crc: bool = True) -> None:
-        """Scan the segment `source`, whose lowest offset is `base_offset`; without `verify_crc` only the headers."""
-        self._scanner = SegmentScanner(source, base_offset, verify_crc=verify_crc)
+    def __init__(
+        self, source: str, base_offset: int, size: int, *, start_position: int = 0, verify_crc: bool = True
+    ) -> None:
+        """Scan the segment `source`, whose lowest offset is `base_offset`; without `verify_crc` only the headers.
+
+        The `size` bytes begin at `start_position` of the segment, between two batches.
+        """
+        self._scanner = SegmentScanner(source, base_offset, start_position=start_position, verify_crc=verify_crc)
         self._unseen = size
         self._cut = bytearray()
 

@@ -20,7 +20,12 @@ VALUES = {
     "url": "sqlite:///moved.db",
 }
 """Arguments that must be more than any word, by their names."""
-MORE = {"restore": ("--dry-run",), "delete-records": ("--before", "1"), "follow": ("--directory", "replica")}
+MORE = {
+    "restore": ("--dry-run",),
+    "delete-records": ("--before", "1"),
+    "follow": ("--directory", "replica"),
+    "adopt": ("--from", "native.yaml"),
+}
 """What a command wants besides, before it reads settings."""
 
 
