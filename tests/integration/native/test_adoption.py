@@ -60,7 +60,6 @@ def test_an_adopted_topic_is_read_as_kafkas_consumers_read_it(
         end = finished(segments_of(remote_log, partition))[-1].end_offset
         state = remote_log.context.segments.partition_state(partition)
         assert state.log_start_offset == (LOG_START if topic == TRIMMED else 0)
-        assert_clean(remote_log, None)
         with BlockingLogReader(remote_log.open_log_reader()) as reader:
             for isolation in Isolation:
                 level: ClientIsolation = (
@@ -117,14 +116,17 @@ def adopt_until_killed(ours: RemoteLogFiles, native: Path) -> None:
     read, begun = TierSegment.windows, list[str]()
 
     def windows(self: TierSegment, *arguments: Any, **options: Any) -> Iterator[Any]:
-        begun.append(self.name)
+        is_copy = "window_bytes" in options  # else a look at the batch that is continued
+        if is_copy:
+            begun.append(self.name)
         for window in read(self, *arguments, **options):
             yield window
-            if len(begun) == KILLED_AT:
+            if is_copy and len(begun) == KILLED_AT:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     with mock.patch.object(TierSegment, "windows", windows):
-        run_on(ours, "adopt", PLAIN, "--from", native)
+        ended = run_on(ours, "adopt", PLAIN, "--from", native)
+    raise AssertionError(f"it was not killed: {ended}")
 
 
 def adopted_segments(ours: RemoteLogFiles) -> list[RemoteLogSegmentMetadata]:
