@@ -29,8 +29,6 @@ COMMANDS = {
         "plan": "Show which closed segments a copy would copy, and which it leaves out and why. Changes nothing.",
         "copy": "Copy closed segments to the remote tier and commit their metadata, in this process.",
         "service": "Copy and expire continuously, in a process that stays up, without Airflow and Spark.",
-    },
-    "adopt": {
         "adopt": "Copy a topic's segments out of Kafka's own remote tier, byte for byte, under the topic's own id.",
     },
     "delete": {
