@@ -46,7 +46,8 @@ class OneBroker:
         self.end = BATCHES
 
     def metadata(self, topics: Sequence[str]) -> Any:
-        found = SimpleNamespace(error_code=0, partitions=self.logs)
+        every = [TopicPartition(TOPIC, number) for number in self.logs]
+        found = SimpleNamespace(error_code=0, partitions=self.logs, topic_partitions=every)
         return SimpleNamespace(topics=dict.fromkeys(topics, found))
 
     def list_offsets(self, asked: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, ListedOffset]:
