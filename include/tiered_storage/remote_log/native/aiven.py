@@ -70,10 +70,6 @@ class _Recent(Generic[_Kept]):
                 self._kept.popitem(last=False)
         return made
 
-    def drop(self, key: Hashable) -> None:
-        with self._lock:
-            self._kept.pop(key, None)
-
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()
@@ -159,10 +155,9 @@ class AivenFiles:
         """See SegmentFiles."""
         return self._client.size(name)
 
-    def forget(self, segment: RemoteLogSegmentMetadata) -> None:
-        """See SegmentFiles."""
-        self._manifests.drop(segment.segment_id.id)
-        self._chunks.clear()  # few: those of other segments are read again
+    def forget(self, segment: RemoteLogSegmentMetadata) -> None:  # noqa: ARG002 -- SegmentFiles'
+        """See SegmentFiles. Chunks are few: those of other segments are read again."""
+        self._chunks.clear()
 
     def close(self) -> None:
         """Close the client."""
