@@ -44,7 +44,7 @@ STOREYS = (
     f"{REMOTE}.metrics",
     *(f"{REMOTE}.{name}" for name in ("audit", "repair", "rebuild", "restore", "tables")),
     *(f"{REMOTE}.{name}" for name in ("manager", "follower", "service", "adopt")),
-    *(f"{LIBRARY}.gateway.limits", f"{LIBRARY}.gateway.operation"),
+    *(f"{LIBRARY}.process", f"{LIBRARY}.gateway.limits", f"{LIBRARY}.gateway.operation"),
     *(f"{LIBRARY}.gateway.connections", f"{LIBRARY}.gateway.deletions", f"{LIBRARY}.gateway"),
     f"{LIBRARY}.gateway.standalone",
     *(f"{LIBRARY}.doctor", f"{LIBRARY}.cli.common", f"{LIBRARY}.cli"),

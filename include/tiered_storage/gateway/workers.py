@@ -31,8 +31,6 @@ from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.limits.client_quotas import ClientQuotas
 from tiered_storage.gateway.limits.memory_budget import MemoryBudget
 from tiered_storage.gateway.limits.remote_share import RemoteShare
-from tiered_storage.gateway.operation.health import Health, needs_of
-from tiered_storage.gateway.operation.logs import set_up_logs
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.gateway.served_cluster import GatewayLimits, ServedCluster
@@ -40,6 +38,8 @@ from tiered_storage.gateway.server import GatewayServer
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.client_settings import ClientSettings
 from tiered_storage.kafka_wire.metadata import ClusterMetadata
+from tiered_storage.process.health import Health, needs_of
+from tiered_storage.process.logs import set_up_logs
 from tiered_storage.remote_log.context import RemoteLogContext, store_options
 from tiered_storage.remote_log.metrics.exporter import serve as serve_metrics
 from tiered_storage.remote_log.metrics.exposition import CountedStorage

@@ -13,7 +13,7 @@ from tiered_storage.cli.common.session import lease_owner
 from tiered_storage.errors import TieredStorageError
 
 if TYPE_CHECKING:
-    from tiered_storage.gateway.operation.health import Health
+    from tiered_storage.process.health import Health
     from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.selection import Selection
     from tiered_storage.remote_log.service.assignments import Assignments
@@ -33,7 +33,7 @@ def serve_partitions(
 
     Raises ConfigurationError for a `broker` of a source that shows no leaders, and for a port that cannot be opened.
     """
-    from tiered_storage.gateway.operation.logs import set_up_logs
+    from tiered_storage.process.logs import set_up_logs
     from tiered_storage.remote_log.service.assignments import Assignments
     from tiered_storage.remote_log.service.service import RemoteLogService
 
@@ -82,7 +82,7 @@ def _run(
     output: Output,
 ) -> bool:
     """Run until `stop` is set; return whether all that ran has ended."""
-    from tiered_storage.gateway.operation.health import Health, needs_of
+    from tiered_storage.process.health import Health, needs_of
 
     settings = remote_log.context.settings
     health = Health(

@@ -16,7 +16,6 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.gateway.connections.client_connection import LARGEST_BEFORE_LOGIN
 from tiered_storage.gateway.connections.listening import OpenConnections, listen
-from tiered_storage.gateway.operation.health import Health, needs_of
 from tiered_storage.gateway.operation.metrics import GatewayMetrics
 from tiered_storage.gateway.standalone.connection import StandaloneConnection
 from tiered_storage.gateway.standalone.descriptions import Node
@@ -25,6 +24,7 @@ from tiered_storage.gateway.standalone.requests import StandaloneRequests
 from tiered_storage.gateway.standalone.served_log import ServedLog
 from tiered_storage.gateway.workers import ended_by_signal, serve_metrics_of, serve_until, server_tls
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
+from tiered_storage.process.health import Health, needs_of
 from tiered_storage.remote_log.context import RemoteLogContext, store_options
 from tiered_storage.remote_log.metrics.exposition import CountedStorage
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader

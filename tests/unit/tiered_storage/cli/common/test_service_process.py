@@ -11,8 +11,8 @@ from support.remote_logs import ORDERS_0, RemoteLogFiles, a_remote_log, ranges, 
 from support.waiting import wait_for
 from tiered_storage.cli.common import service_process
 from tiered_storage.errors import LogDirectoryLockedError, TieredStorageError
-from tiered_storage.gateway.operation import logs
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.process import logs
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.service.assignments import Assignments
 from tiered_storage.remote_log.service.service import RemoteLogService

@@ -6,7 +6,7 @@ from http import HTTPStatus
 import httpx
 
 from tiered_storage.errors import RemoteStorageError
-from tiered_storage.gateway.operation.health import COUNTS_SECONDS, HANGS_SECONDS, Health
+from tiered_storage.process.health import COUNTS_SECONDS, HANGS_SECONDS, Health
 from tiered_storage.remote_log.metrics.exporter import Page, serve
 from tiered_storage_airflow.demo_cluster.brokers import free_first_port
 

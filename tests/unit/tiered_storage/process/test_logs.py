@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 
-from tiered_storage.gateway.operation.logs import JsonLines
+from tiered_storage.process.logs import JsonLines
 
 
 def test_a_record_is_one_line_of_json() -> None:
