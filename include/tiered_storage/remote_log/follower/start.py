@@ -2,7 +2,7 @@
 
     wanted    the leader's first local offset (the document's next-local offset); with
               follower.fetch.last.tiered.offset.enable the offset after the last remote one (KIP-1023), if the leader
-              still has it
+              still has it, and none is missing remotely that the leader has before it
     start     the offset after the remote segment that has the one before `wanted`: its producer snapshot is the state
               of the producers there. It may lie above `wanted`; those records are remote too
     epochs    all leader epochs from the log start over both tiers to `start`
@@ -59,7 +59,8 @@ def plan_start(
     """
     wanted = _wanted(snapshot, leader, from_last_tiered=from_last_tiered)
     log_start = snapshot.log_start_offset
-    if wanted <= log_start or not snapshot.coverage.ranges:
+    has_been_remote = bool(snapshot.coverage.ranges) or snapshot.is_log_start_known
+    if wanted <= log_start or not has_been_remote:
         # Nothing that readers may see is below it.
         return FollowerStart(wanted, wanted, (), KnownProducers(wanted, (), wanted or None))
     before = snapshot.existing_remote_range(wanted - 1)
@@ -80,7 +81,10 @@ def _wanted(snapshot: PartitionSnapshot, leader: PartitionLog, *, from_last_tier
     local_start = max(leader.log_start_offset, snapshot.global_log_start)
     if not from_last_tiered:
         return min(local_start, leader.readable_end)
-    return max(local_start, min(snapshot.remote_end, leader.readable_end))
+    # A gap of the remote log is only on the disks of replicas, and this one may be the next to lead.
+    gaps = snapshot.coverage.missing(local_start, snapshot.remote_end - 1)
+    end = gaps[0][0] if gaps else snapshot.remote_end
+    return max(local_start, min(end, leader.readable_end))
 
 
 def producers_after(ranges: Sequence[CoveredRange], storage: RemoteStorageManager) -> tuple[KnownProducers, int | None]:
