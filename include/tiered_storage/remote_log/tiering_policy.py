@@ -8,7 +8,8 @@ A pattern enables the topics that match it, also those that come later, unless a
 cannot be tiered is left alone then, where a topic that was enabled by its name is an error.
 
 A topic's limits are ours if they are set here, for the topic or for all; else those of its brokers. One that brokers
-lower counts only after a grace time (metadata/held_limits.py).
+lower counts only after a grace time (metadata/held_limits.py). Settings over log directories take no default of ours
+for a topic whose brokers' limits a run beside its cluster has noted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tiered_storage.errors import UnsupportedTopicError
-from tiered_storage.remote_log.metadata.held_limits import HELD_LIMITS, NOTHING_HELD, HeldLimits, held_of, row_id
+from tiered_storage.remote_log.metadata.held_limits import HELD_LIMITS, NOTHING_HELD, HeldLimits, held_limits, row_id
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
@@ -55,10 +56,11 @@ def effective(
 ) -> TopicSettings:
     """Return the effective settings of `topic`: its properties, then the defaults; -2 is resolved. None: the defaults.
 
-    `configs` are those of its brokers, where they are known, and `held` which of their earlier limits still count. If
-    the brokers of a cluster do not show the topic, a limit that is not set here is no limit: nothing may be deleted for
-    a limit that is not set. Whether it is tiered and what may be deleted comes only from decisions, never from a
-    property. Raises ConfigurationError if its properties are invalid, alone or with the defaults.
+    `configs` are those of its brokers, where they are known, and `held` what the metadata keep of their limits. If the
+    brokers of a cluster do not show the topic, or the settings name no cluster and the metadata keep limits of brokers,
+    a limit that is not set here is no limit: nothing may be deleted for a limit that is not set. Whether it is tiered
+    and what may be deleted comes only from decisions, never from a property. Raises ConfigurationError if its
+    properties are invalid, alone or with the defaults.
     """
     if topic is None:
         return settings.topic_defaults().over(settings.topic_defaults(), "without settings of its own")
@@ -81,7 +83,7 @@ def limits_of_brokers(
     if configs is not None:
         limits = held.counting(configs.limits) if settings.remote_log_lowered_limit_grace_ms else configs.limits
         found = {field: limits[name] for field, name in LIMITS.items() if name in limits}
-    elif CLUSTER.is_named(settings):
+    elif CLUSTER.is_named(settings) or held.counted:
         found = {"retention_ms": UNLIMITED, "retention_bytes": UNLIMITED}
     else:
         return {}
@@ -199,7 +201,7 @@ def decide_partition(
     """
     start = _decided(partition.cluster_id, partition.topic_id, partition.topic, topics, settings)
     configs = None if log is None else log.configs
-    held = held_of(partition, configs, topics)
+    held = held_limits(partition.cluster_id, partition.topic_id, topics)
     return _checked(start, effective(start.topic, settings, configs, held), log, held)
 
 

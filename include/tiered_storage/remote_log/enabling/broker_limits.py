@@ -49,7 +49,7 @@ def origins(
     Raises as `effective`.
     """
     given = TopicSettings.parse(topic.name, topic.properties).model_fields_set
-    of_brokers = limits_of_brokers(settings, configs)
+    of_brokers = limits_of_brokers(settings, configs, held)
     found = {}
     for field, name in LIMITS.items():
         if field in given:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
-from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -105,14 +104,6 @@ def row_id(topic_id: str) -> str:
 def held_limits(cluster_id: str, topic_id: str, topics: Topics) -> HeldLimits:
     """Return what counts of a topic's limits. Raises as Topics.get, and MetadataCorruptError."""
     return HeldLimits.of(topics.get(cluster_id, row_id(topic_id)))
-
-
-def held_of(partition: TopicIdPartition, configs: TopicConfigs | None, topics: Topics) -> HeldLimits:
-    """Return which earlier limits of a topic's brokers still count; none if the brokers do not show `configs`.
-
-    Raises as Topics.get, and MetadataCorruptError.
-    """
-    return NOTHING_HELD if configs is None else held_limits(partition.cluster_id, partition.topic_id, topics)
 
 
 def is_held(name: str, settings: Settings, configs: TopicConfigs, held: HeldLimits) -> bool:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.metadata.held_limits import held_of
+from tiered_storage.remote_log.metadata.held_limits import held_limits
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
@@ -82,7 +82,8 @@ def _with(
     planned: PlanLocal,
 ) -> PastRetention:
     configs = None if log is None else log.configs
-    settings = effective(known.topic, context.settings, configs, held_of(partition, configs, context.topics))
+    held = held_limits(partition.cluster_id, partition.topic_id, context.topics)
+    settings = effective(known.topic, context.settings, configs, held)
     if log is not None and log.unsegmented is not None:
         remote = RemoteSide.of(partition, context.segments)
         known = replace(known, local=known.local + past_cluster_retention(log, remote, settings, now))

@@ -47,6 +47,18 @@ def test_deletions_use_the_earlier_limits_until_the_grace_time_ends(tmp_path: Pa
     assert (found.retention_ms, found.retention_bytes, found.local_retention_ms) == (3 * DAY, 1_000_000, DAY)
 
 
+def test_settings_without_the_cluster_expire_nothing_by_a_default_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "follower.yaml"
+    path.write_text("log.dirs: /data/follower\nlog.retention.bytes: 7\n")
+    over_a_directory = load_settings(path, environ={})
+
+    found = effective(BOTH, over_a_directory, None, HELD)
+
+    assert (found.retention_ms, found.local_retention_ms, found.retention_bytes) == (-1, -1, 7)
+    assert origins(BOTH, over_a_directory, None, HELD)["retention.ms"] is Origin.UNKNOWN
+    assert effective(BOTH, over_a_directory).retention_ms == 7 * DAY
+
+
 @pytest.mark.parametrize(
     ("topic", "text", "names"),
     [
