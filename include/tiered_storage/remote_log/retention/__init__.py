@@ -19,6 +19,7 @@ __all__ = [
     "due_segments",
     "expiry",
     "expiry_planning",
+    "object_deletion",
     "orphan_check",
     "past_retention",
     "topic_deletion",

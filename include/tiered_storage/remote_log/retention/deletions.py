@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import SourceClusterError
@@ -193,12 +193,13 @@ class RemoteLogDeletions:
         selection: Selection = EVERYTHING,
         only: Collection[TopicIdPartition] | None = None,
         on_moved: OnMoved = unreported,
+        goes_on: Callable[[], bool] = lambda: True,
     ) -> DeletionReport:
         """Delete the objects of every marked segment, only in the partitions `only` if given; see ObjectDeletion.
 
-        `on_moved` is called for each deleted segment. Raises DeletionRefusedError if all deletions are stopped,
-        and OutdatedMetadataError, before anything is deleted, if the metadata of any partition with something to delete
-        are older than the store.
+        `on_moved` is called for each deleted segment; once `goes_on` returns False, no further batch begins. Raises
+        DeletionRefusedError if all deletions are stopped, and OutdatedMetadataError, before anything is deleted, if the
+        metadata of any partition with something to delete are older than the store.
 
         Before that, without `only`, mark the topics that their running cluster replaced, see mark_replaced, and note
         the limits that its brokers set, see note_limits.
@@ -216,7 +217,9 @@ class RemoteLogDeletions:
         self._ensure_may_delete(concerned, "a deletion of what was marked")
         if only is None:
             note_limits(self.context, self.clocks.ensure_agrees)
-        deletion = ObjectDeletion(self.context, self.permissions, self.clocks, due, owner, on_moved, failed_topic)
+        deletion = ObjectDeletion(
+            self.context, self.permissions, self.clocks, due, owner, on_moved, failed_topic, goes_on
+        )
         report = deletion.delete_marked(concerned)
         return replace(report, left=(*left, *report.left))
 

@@ -1,14 +1,15 @@
 """Delete marked segments: objects are deleted in batches, and then DELETE_SEGMENT_FINISHED is written.
 
-Between two batches permissions and the clock are checked again, and leases are renewed. Partitions with little to
-delete, and nothing to find out, share a batch. A segment whose deletion fails stays in DELETE_SEGMENT_STARTED, is
-listed as a failed deletion, sent to a topic if the settings name one, and retried by the next run.
+Between two batches permissions and the clock are checked again, and leases are renewed; a caller may want no more then.
+Partitions with little to delete, and nothing to find out, share a batch. A segment whose deletion fails stays in
+DELETE_SEGMENT_STARTED, is listed as a failed deletion, sent to a topic if the settings name one, and retried by the
+next run.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tiered_storage.errors import (
@@ -59,13 +60,15 @@ GROUP_PARTITIONS = 50
 class DeletionReport:
     """The deleted remote segments, the failures, and the partitions whose lease another run holds.
 
-    `stopped` is why the run ended early: all deletions were stopped meanwhile.
+    `stopped` is why the run ended early: all deletions were stopped meanwhile. `cut` are the partitions in which more
+    is due, since the caller wanted no more now.
     """
 
     deleted: tuple[RemoteLogSegmentMetadata, ...]
     failures: tuple[Finding, ...]
     left: tuple[Finding, ...]
     stopped: str | None = None
+    cut: frozenset[TopicIdPartition] = frozenset()
 
 
 @dataclass(slots=True)
@@ -86,9 +89,12 @@ class ObjectDeletion:
     """Is called for each segment whose objects were deleted."""
     topic: FailedDeletionsTopic | None = None
     """Gets each failed deletion."""
+    goes_on: Callable[[], bool] = lambda: True
+    """Is asked between two batches: without it, partitions keep the rest of their marks for another run."""
     _deleted: list[RemoteLogSegmentMetadata] = field(default_factory=list, init=False)
     _failures: list[Finding] = field(default_factory=list, init=False)
     _left: list[Finding] = field(default_factory=list, init=False)
+    _cut: set[TopicIdPartition] = field(default_factory=set, init=False)
 
     @property
     def _lease_duration(self) -> int:
@@ -107,7 +113,10 @@ class ObjectDeletion:
         report has what was done until then; the leases are released.
         """
         self.permissions.ensure_running()
-        for group in self._groups(partitions):
+        for number, group in enumerate(self._groups(partitions)):
+            if number and not self.goes_on():
+                self._cut.update(work.partition for work in group)
+                continue
             try:
                 self._delete_group(group)
             except DeletionRefusedError as error:
@@ -123,7 +132,8 @@ class ObjectDeletion:
         return self._report()
 
     def _report(self, stopped: str | None = None) -> DeletionReport:
-        return DeletionReport(tuple(self._deleted), tuple(self._failures), tuple(self._left), stopped)
+        cut = frozenset(self._cut)
+        return DeletionReport(tuple(self._deleted), tuple(self._failures), tuple(self._left), stopped, cut)
 
     def _fail(self, partition: TopicIdPartition, error: object) -> None:
         self._failures.append(Finding(str(partition), str(error)))
@@ -207,6 +217,9 @@ class ObjectDeletion:
         """
         deleted_before = len(self._deleted)
         for first in range(0, len(due), self._most):
+            if first and not self.goes_on():
+                self._cut.update(held)
+                break
             self.clocks.ensure_steady()
             batch = [one for one in due[first : first + self._most] if one.topic_id_partition in held]
             partitions = {segment.topic_id_partition: None for segment in batch}
@@ -292,7 +305,7 @@ class ObjectDeletion:
                 self.permissions.ensure(partition, DeletionKind.REMOTE)
                 start_partition_deletion(lease, self.context)
             is_held = self._delete_under(lease, None if work.is_whole else listed)
-            if work.is_whole and is_held:
+            if work.is_whole and is_held and partition not in self._cut:
                 self._finish(lease)
         except LeaseLostError as error:
             self._left.append(Finding(str(partition), str(error)))
@@ -322,7 +335,7 @@ class ObjectDeletion:
         if unfinished and listed is not None:
             unfinished = self._without_last_copies(unfinished, lease, listed)
         for kind, due in ((DeletionKind.LEFTOVER, unfinished), (DeletionKind.REMOTE, finished)):
-            if not due or not held:
+            if not due or not held or partition in self._cut:
                 continue
             if self.permissions.is_allowed(partition, kind):
                 self._delete_in_batches(due, kind, held)

@@ -70,11 +70,11 @@ class TroubleLog:
 def by_partition(
     partitions: Iterable[TopicIdPartition], findings: Iterable[Finding]
 ) -> dict[TopicIdPartition, list[str]]:
-    """Return the messages about each of `partitions`: those of the findings that name it or its topic."""
+    """Return the messages about each of `partitions`: those of the findings that name it, its topic, or nothing."""
     named: dict[str, list[str]] = {}
     for finding in findings:
         named.setdefault(finding.partition, []).append(finding.message)
-    return {each: [*named.get(str(each), ()), *named.get(each.topic, ())] for each in partitions}
+    return {each: [*named.get(str(each), ()), *named.get(each.topic, ()), *named.get("", ())] for each in partitions}
 
 
 class TaskPool:

@@ -2,7 +2,8 @@
 
 A task is due at once when its partition is assigned, and again an interval after it ended. After a failure it is due
 after a back-off that grows to a limit, with jitter. One task of a partition runs at a time: the one that has been due
-the longest. A partition that is removed while its task runs is forgotten once the task has ended.
+the longest. If that one finds no thread for an interval, another kind goes first, once an interval. A partition that is
+removed while its task runs is forgotten once the task has ended.
 
 Source: KIP-405, Remote Log Manager thread pool.
 """
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from random import Random
 from typing import Final, Self
 
@@ -98,6 +100,8 @@ class _Assigned:
     role: Role | None
     due: dict[TaskKind, float]
     running: TaskKind | None = None
+    overtaken_at: float = -inf
+    """When a task began last before another one that had been due for longer."""
     failures: dict[TaskKind, int] = field(default_factory=dict)
 
 
@@ -182,12 +186,14 @@ class PartitionSchedule:
             due = [
                 (one.due[kind], partition)
                 for partition, one in self._assigned.items()
-                if self._next_kind(one) is kind and one.due[kind] <= now
+                if self._begins_at(one, kind) <= now
             ]
             share = min(most, -(-len(due) // sharing))
             taken = [partition for _, partition in sorted(due)[:share]]
-            for partition in taken:
-                self._assigned[partition].running = kind
+            for one in map(self._assigned.__getitem__, taken):
+                one.running = kind
+                if one.due[kind] > min(one.due.values()):
+                    one.overtaken_at = now
             return taken
 
     def ended(self, partition: TopicIdPartition, kind: TaskKind, outcome: Outcome) -> None:
@@ -209,8 +215,8 @@ class PartitionSchedule:
         """Wait until a task of `kind` may be due, something changed, or `most_seconds` have passed."""
         with self._changed:
             if not self._is_stopped:
-                due = [one.due[kind] for one in self._assigned.values() if self._next_kind(one) is kind]
-                left = min([most_seconds, *(each - self._now() for each in due)])
+                begins = [self._begins_at(one, kind) for one in self._assigned.values()]
+                left = min([most_seconds, *(each - self._now() for each in begins)])
                 if left > 0:
                     self._changed.wait(left)
 
@@ -253,9 +259,9 @@ class PartitionSchedule:
     def _is_running(self) -> bool:
         return any(one.running is not None for one in self._assigned.values())
 
-    @staticmethod
-    def _next_kind(one: _Assigned) -> TaskKind | None:
-        """Return the kind of the partition's task that comes next; None while one runs."""
-        if one.running is not None or not one.due:
-            return None
-        return min(one.due, key=lambda kind: one.due[kind])
+    def _begins_at(self, one: _Assigned, kind: TaskKind) -> float:
+        """Return from when on a thread may take the partition's task of `kind`; inf: not before something changes."""
+        if one.running is not None or kind not in one.due:
+            return inf
+        due, first = one.due[kind], min(one.due.values())
+        return due if due == first else max(due, max(first, one.overtaken_at) + self._pace.interval)

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,13 @@ from support.remote_logs import (
     segments_of,
     unsynced,
 )
+from tiered_storage.errors import MetadataUnavailableError, RemoteStorageError
+from tiered_storage.remote_log.copy.start import BegunCopy
+from tiered_storage.remote_log.copy.tasks import CommitReport, CopyPlan
+from tiered_storage.remote_log.jobs.groups import JobFolder
+from tiered_storage.remote_log.jobs.progress import JobSize, JobWatch
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.remote_log.model import Finding, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.service import copying
 from tiered_storage.remote_log.service.copying import CopyTasks
 from tiered_storage.remote_log.service.pools import TroubleLog
@@ -139,6 +145,84 @@ def test_a_broken_segment_fails_its_partition_alone(
     assert first.state is SegmentState.COPY_SEGMENT_FINISHED
     assert copied(remote_log, ORDERS_1) == ALL[:2]
     assert "copier: orders-0: " in caplog.text
+
+
+def test_partitions_do_not_wait_for_a_run_that_takes_long(
+    remote_log: RemoteLogManager, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "RUN_BYTES", 1)
+    real = site.tasks._watched
+
+    def slow(on_slow: Callable[[], None], *others: Any) -> JobWatch:
+        on_slow()
+        return real(on_slow, *others)
+
+    monkeypatch.setattr(site.tasks, "_watched", slow)
+
+    assert site.run(ORDERS_0, ORDERS_1, PAYMENTS_0) == dict.fromkeys((ORDERS_0, ORDERS_1, PAYMENTS_0), Outcome.MORE)
+
+    assert copied(remote_log, ORDERS_0) == ALL[:1]
+    assert copied(remote_log, ORDERS_1) == copied(remote_log, PAYMENTS_0) == []
+
+
+def test_a_run_that_reports_its_progress_is_one_that_takes_long(site: Site) -> None:
+    slow = list[int]()
+    work = JobFolder.of(site.tasks._remote_log.context.work, "runs/test")
+
+    watch = site.tasks._watched(lambda: slow.append(1), work, JobSize(1, 1, 1), lambda: None)
+    watch._report(watch.progress)
+
+    assert slow == [1]
+
+
+def test_a_partition_whose_copy_hung_is_copied_alone_after_the_others(
+    remote_log: RemoteLogManager, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = (ORDERS_0, ORDERS_1, PAYMENTS_0)
+    hung = CommitReport((), (Finding("orders-0", "no byte moved"),), (), (), True), True
+
+    def hang(_: RemoteLogManager, begun: BegunCopy, *others: Any, **options: Any) -> tuple[CommitReport, bool]:
+        remote_log.context.leases.release_many(begun.leases)
+        return hung
+
+    with monkeypatch.context() as patched:
+        patched.setattr(copying, "copy_in_threads", hang)
+        assert site.run(*every) == {ORDERS_0: Outcome.BROKEN, ORDERS_1: Outcome.DONE, PAYMENTS_0: Outcome.DONE}
+
+    plan = remote_log.plan_copy()
+    runs = [run.partitions for run in copying.copy_runs(plan, site.tasks._suspects)]
+    assert runs == [(ORDERS_1, PAYMENTS_0), (ORDERS_0,)]
+    assert list(site.work(every)) == [ORDERS_1, PAYMENTS_0, ORDERS_0]
+    assert site.tasks._suspects == set()
+
+
+def test_an_error_of_one_run_ends_no_other(
+    remote_log: RemoteLogManager, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "RUN_BYTES", 1)
+    begin_copy = RemoteLogManager.begin_copy
+
+    def begun(self: RemoteLogManager, plan: CopyPlan, *others: Any) -> BegunCopy:
+        if ORDERS_0 in plan.by_partition:
+            raise RemoteStorageError("one object cannot be written")
+        return begin_copy(self, plan, *others)
+
+    monkeypatch.setattr(RemoteLogManager, "begin_copy", begun)
+
+    found = site.run(ORDERS_0, ORDERS_1, PAYMENTS_0)
+
+    assert found == {ORDERS_0: Outcome.FAILED, ORDERS_1: Outcome.MORE, PAYMENTS_0: Outcome.DONE}
+    assert copied(remote_log, ORDERS_1) == ALL[:1]
+
+
+def test_metadata_that_are_away_end_the_task(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begun(*_: Any) -> BegunCopy:
+        raise MetadataUnavailableError("the database is away")
+
+    monkeypatch.setattr(RemoteLogManager, "begin_copy", begun)
+
+    with pytest.raises(MetadataUnavailableError):
+        site.run(ORDERS_0, ORDERS_1)
 
 
 def test_a_topic_that_is_not_tiered_any_more_has_nothing_due(tmp_path: Path) -> None:

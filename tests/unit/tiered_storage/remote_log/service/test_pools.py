@@ -118,7 +118,9 @@ def test_a_trouble_that_only_counts_on_is_the_same(caplog: pytest.LogCaptureFixt
     ]
 
 
-def test_a_finding_of_a_topic_is_one_of_each_of_its_partitions() -> None:
-    found = by_partition([FIRST, SECOND], [Finding("orders", "compacted"), Finding("orders-1", "broken")])
+def test_a_finding_of_a_topic_or_of_the_whole_is_one_of_each_partition() -> None:
+    findings = [Finding("orders", "compacted"), Finding("orders-1", "broken"), Finding("", "a topic is away")]
 
-    assert found == {FIRST: ["compacted"], SECOND: ["broken", "compacted"]}
+    found = by_partition([FIRST, SECOND], findings)
+
+    assert found == {FIRST: ["compacted", "a topic is away"], SECOND: ["broken", "compacted", "a topic is away"]}

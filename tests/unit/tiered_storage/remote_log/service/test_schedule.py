@@ -54,6 +54,23 @@ def test_one_task_of_a_partition_runs_at_a_time_and_the_one_that_waited_longest_
     assert schedule.take(COPY, 10) == [FIRST]
 
 
+def test_a_task_that_finds_no_thread_is_overtaken_once_an_interval(schedule: PartitionSchedule, time: Time) -> None:
+    schedule.assign(FIRST, Role.LEADER)
+    assert schedule.take(COPY, 1) == [FIRST]
+    time.move_by(1)
+    schedule.ended(FIRST, COPY, Outcome.MORE)
+
+    for waited in (PACE.interval - 1, PACE.interval):
+        time.move_by(waited - 0.001)
+        assert schedule.take(COPY, 1) == []
+        time.move_by(0.001)
+        assert schedule.take(COPY, 1) == [FIRST]
+        schedule.ended(FIRST, COPY, Outcome.MORE)
+
+    assert schedule.take(COPY, 1) == []
+    assert schedule.take(EXPIRATION, 1) == [FIRST]
+
+
 def test_a_partition_with_more_to_copy_is_due_at_once_after_those_that_waited_longer(
     schedule: PartitionSchedule, time: Time
 ) -> None:
