@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from servers.real_kafka import RealKafka
 from support.command_line import CommandResult, run
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.kernels.constants import LOG_OVERHEAD
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.metadata import TopicPartition
@@ -27,6 +29,7 @@ from tiered_storage.settings.settings import load_settings
 
 SEGMENT_BYTES = 16_384
 SMALL_SEGMENTS = {"internal.segment.bytes": str(SEGMENT_BYTES)}
+_BASE_AND_SIZE = struct.Struct(">qi")
 LONG = {"segment.ms": str(1 << 60)}
 """The records of these tests are years old: no tail is copied for its age."""
 
@@ -122,3 +125,12 @@ def log_starts(kafka: Brokers, topic: str, partitions: Iterable[int]) -> dict[in
 def log_start(kafka: Brokers, topic: str, partition: int = 0) -> int:
     """Return the broker's log start."""
     return log_starts(kafka, topic, [partition])[partition]
+
+
+def log_content(log_dir: Path, topic: str, start: int) -> bytes:
+    """Return the bytes of a log from the batch that begins at `start` on."""
+    content = b"".join(segment.log_path.read_bytes() for segment in list_segments(log_dir / f"{topic}-0"))
+    at = 0
+    while at < len(content) and _BASE_AND_SIZE.unpack_from(content, at)[0] < start:
+        at += LOG_OVERHEAD + _BASE_AND_SIZE.unpack_from(content, at)[1]
+    return content[at:]

@@ -58,6 +58,15 @@ BrokerOption = Annotated[
         show_default=False,
     ),
 ]
+DirectoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--directory",
+        help="With --broker: follow the partitions that this broker has and does not lead into this log directory, a "
+        "new one, or one that no broker runs in.",
+        show_default=False,
+    ),
+]
 
 _FEW_TOPICS = 10
 _ADOPTED_COLUMNS = ("partition", "start offset", "end offset", "bytes")
@@ -125,6 +134,7 @@ def service(
     topics: TopicsOption = ".*",
     partitions: PartitionsOption = None,
     broker: BrokerOption = None,
+    directory: DirectoryOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Copy and expire continuously, in a process that stays up, without Airflow and Spark.
@@ -137,7 +147,8 @@ def service(
 
     output, stop = Output(as_json=False), service_process.stopped_by_signal()
     with opened(config, output, create=True) as remote_log:
-        has_ended = service_process.serve_partitions(remote_log, selected(topics, partitions), broker, stop, output)
+        options = service_process.ServiceOptions(selected(topics, partitions), broker, directory)
+        has_ended = service_process.serve_partitions(remote_log, options, stop, output)
         if not has_ended:
             leave_at_once(0)
     output.say("the service ended")

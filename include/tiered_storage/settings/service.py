@@ -13,7 +13,7 @@ _DAY_MS = 86_400_000
 
 
 class ServiceSettings(PropertyModel):
-    """How a process that stays up copies and expires."""
+    """How a process that stays up copies, expires and follows."""
 
     remote_log_manager_task_interval_ms: Whole = setting(
         "remote.log.manager.task.interval.ms", 30_000, SERVICE, Source.KAFKA, unit="ms", at_least=1, at_most=_DAY_MS
@@ -72,7 +72,7 @@ class ServiceSettings(PropertyModel):
         at_least=1,
         at_most=_MOST_THREADS,
     )
-    """In how many threads a service of your own follows partitions (`follow` of RemoteLogService)."""
+    """In how many threads the service [follows partitions](service.md#a-second-copy-of-a-brokers-partitions)."""
 
     service_shutdown_timeout_ms: Whole = setting(
         "service.shutdown.timeout.ms", 60_000, SERVICE, Source.OURS, unit="ms", at_least=0

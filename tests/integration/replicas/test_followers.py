@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,26 +13,15 @@ import yaml
 
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, log_start
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, log_content, log_start
 from support.records import varied_records
 from support.waiting import wait_for
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import read_leader_epochs
-from tiered_storage.kafka_log.files.log_segment import list_segments, producer_snapshot_path
-from tiered_storage.kafka_log.kernels.constants import LOG_OVERHEAD
+from tiered_storage.kafka_log.files.log_segment import producer_snapshot_path
 from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_snapshot
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
 SECONDS = 60
-_BASE_AND_SIZE = struct.Struct(">qi")
-
-
-def _content(log_dir: Path, topic: str, start: int) -> bytes:
-    """Return the bytes of a log from the batch that begins at `start` on."""
-    content = b"".join(segment.log_path.read_bytes() for segment in list_segments(log_dir / f"{topic}-0"))
-    at = 0
-    while at < len(content) and _BASE_AND_SIZE.unpack_from(content, at)[0] < start:
-        at += LOG_OVERHEAD + _BASE_AND_SIZE.unpack_from(content, at)[1]
-    return content[at:]
 
 
 def _follow(site: LiveSite, directory: Path, *options: object) -> dict[str, int]:
@@ -81,7 +69,7 @@ def test_it_has_what_is_local_reads_what_is_remote_and_copies_on(site: LiveSite,
     row = _follow(site, directory)
 
     assert (row["log_start"], row["local_start"], row["end_offset"]) == (0, trimmed, len(sent))
-    assert _content(directory, topic, trimmed) == _content(site.kafka.log_dir, topic, trimmed)
+    assert log_content(directory, topic, trimmed) == log_content(site.kafka.log_dir, topic, trimmed)
     snapshot = producer_snapshot_path(directory / f"{topic}-0", trimmed)
     theirs = producer_snapshot_path(site.kafka.log_dir / f"{topic}-0", trimmed)
     assert read_producer_snapshot(snapshot) == read_producer_snapshot(theirs) != ()
@@ -116,7 +104,7 @@ def test_what_was_lost_comes_back_from_the_last_remote_offset(site: LiveSite, tm
     row = _follow(last, tmp_path / "follower")
 
     assert row["local_start"] == _remote(site)[-1].end_offset + 1
-    assert row["fetched_bytes"] == len(_content(site.kafka.log_dir, topic, row["local_start"]))
+    assert row["fetched_bytes"] == len(log_content(site.kafka.log_dir, topic, row["local_start"]))
 
 
 @pytest.mark.nightly
@@ -139,7 +127,7 @@ def test_a_broker_that_lost_its_disk_takes_the_directory_over_and_leads(
             lost.client.produce(topic, varied_records(500, seed=2), batch_num_messages=20)
             assert site.copied()
             wait_for(
-                lambda: _content(lost.log_dir, topic, trimmed) == _content(leader.log_dir, topic, trimmed),
+                lambda: log_content(lost.log_dir, topic, trimmed) == log_content(leader.log_dir, topic, trimmed),
                 seconds=SECONDS,
             )
             remote = [(each.start_offset, each.end_offset) for each in _remote(site)]

@@ -15,11 +15,13 @@ from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveCluster, producer
 from support.live_services import RunningService, running_service
-from support.live_sites import LONG, LiveSite, finished
+from support.live_sites import LONG, LiveSite, finished, log_content
 from support.live_sites import SMALL_SEGMENTS as SMALLER_SEGMENTS
 from support.records import varied_records
 from support.scraping import KAFKA_REMOTE, Scrape
 from support.waiting import wait_for
+from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster, free_ports
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
 
@@ -80,6 +82,65 @@ def test_a_service_beside_each_broker_copies_what_that_broker_leads(real_kafka: 
             wait_for(lambda: nothing_is_due(site), lambda: service.said)
     assert "copied" in service.said
     assert "copied" not in of_another.said
+
+
+def log_begins(directory: Path, topic: str) -> int:
+    """Return the first offset of the topic's log there."""
+    return list_segments(directory / f"{topic}-0")[0].base_offset
+
+
+def has_all_of(directory: Path, leader: RealKafka, topic: str) -> bool:
+    """Return whether the follower's log in `directory` is its leader's, from its own first offset on."""
+    if not (directory / f"{topic}-0").is_dir():
+        return False
+    begun = log_begins(directory, topic)
+    return log_content(directory, topic, begun) == log_content(leader.log_dir, topic, begun)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_services_beside_brokers_follow_and_copy_on_as_their_brokers_change_roles(
+    kafka_programs: KafkaPrograms, tmp_path: Path
+) -> None:
+    topic, own, others = "replicated", tmp_path / "of-first", tmp_path / "of-second"
+    with RealKafka(kafka_programs, tmp_path / "first") as first:
+        second = first.another(2, tmp_path / "second")
+        site = LiveSite(first, tmp_path, (topic,), OFTEN)
+
+        def caught_up(directory: Path, leader: RealKafka) -> bool:
+            return has_all_of(directory, leader, topic) and nothing_is_due(site)
+
+        with second:
+            first.client.create_topic(topic, 1, SMALLER_SEGMENTS | LONG, replicas=[[2, 1]])
+            sent = len(first.client.produce(topic, varied_records(500, seed=1), batch_num_messages=20))
+            site.run("plan")
+            beside_first = running_service(site, "--broker", 1, "--directory", own, name="first")
+            beside_second = running_service(site, "--broker", 2, "--directory", others, name="second")
+            with beside_first as of_first, beside_second as of_second:
+                wait_for(lambda: caught_up(own, second), lambda: of_first.said + of_second.said)
+                assert log_begins(own, topic) == 0
+                assert ("copied" in of_first.said, "copied" in of_second.said) == (False, True)
+                assert not others.joinpath(f"{topic}-0").exists()
+
+                second.stop()
+                sent += len(first.client.produce(topic, varied_records(500, seed=2), batch_num_messages=20))
+                wait_for(lambda: caught_up(others, first), lambda: of_first.said + of_second.said)
+                assert "copied" in of_first.said
+
+                second.start()
+                first.client.elect_preferred(topic)
+                first.client.produce(topic, varied_records(500, seed=3), batch_num_messages=20)
+                wait_for(lambda: caught_up(own, second), lambda: of_first.said + of_second.said)
+        remote = [(each.start_offset, each.end_offset) for each in finished_of(site)]
+        assert [start for start, _ in remote] == [0, *(end + 1 for _, end in remote[:-1])]
+        assert remote[-1][1] > sent
+        assert all((each / ".kafka_cleanshutdown").is_file() for each in (own, others))
+        site.audited()
+
+
+def finished_of(site: LiveSite) -> list[RemoteLogSegmentMetadata]:
+    with site.open() as remote_log:
+        return finished(remote_log)
 
 
 @pytest.fixture(scope="module")

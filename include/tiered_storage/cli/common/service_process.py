@@ -6,14 +6,17 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tiered_storage.cli.common.output import Output
 from tiered_storage.cli.common.session import lease_owner
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.errors import ConfigurationError, TieredStorageError
 
 if TYPE_CHECKING:
     from tiered_storage.process.health import Health
+    from tiered_storage.remote_log.follower.followers import Followers
     from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.selection import Selection
     from tiered_storage.remote_log.service.assignments import Assignments
@@ -26,21 +29,48 @@ _CHECK_SECONDS: Final = 0.5
 _METRICS_SECONDS: Final = 60.0
 
 
-def serve_partitions(
-    remote_log: RemoteLogManager, selection: Selection, broker: int | None, stop: threading.Event, output: Output
-) -> bool:
-    """Copy and expire until `stop` is set; return whether all that ran has ended, so that the process may end too.
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """Which partitions the service takes, the broker that it stands beside, and the directory that it follows into."""
 
-    Raises ConfigurationError for a `broker` of a source that shows no leaders, and for a port that cannot be opened.
+    selection: Selection
+    broker: int | None = None
+    directory: Path | None = None
+
+
+def serve_partitions(
+    remote_log: RemoteLogManager, options: ServiceOptions, stop: threading.Event, output: Output
+) -> bool:
+    """Copy, expire and follow until `stop` is set; return whether all that ran has ended, so that the process may too.
+
+    Raises ConfigurationError for a broker of a source that shows no leaders, for a directory without a broker, and for
+    a port that cannot be opened; what Followers.open raises for the directory.
     """
     from tiered_storage.process.logs import set_up_logs
     from tiered_storage.remote_log.service.assignments import Assignments
     from tiered_storage.remote_log.service.service import RemoteLogService
 
+    followers = _followers(remote_log, options, stop)
     set_up_logs(remote_log.context.settings.service_log_format, 0)
-    running = RemoteLogService(remote_log, lease_owner("service"))
-    looking = AssignmentLoop(Assignments(remote_log.context, running.schedule, selection, broker))
-    return _run(remote_log, running, looking, stop, output)
+    running = RemoteLogService(remote_log, lease_owner("service"), follow=followers)
+    looking = AssignmentLoop(Assignments(remote_log.context, running.schedule, options.selection, options.broker))
+    has_ended = _run(remote_log, running, looking, stop, output)
+    if has_ended and followers is not None:
+        followers.close()
+    return has_ended
+
+
+def _followers(remote_log: RemoteLogManager, options: ServiceOptions, stop: threading.Event) -> Followers | None:
+    from tiered_storage.remote_log.follower.followers import Followers
+
+    if options.directory is None:
+        return None
+    if options.broker is None:
+        raise ConfigurationError(
+            "--directory needs --broker: a service that stands beside no broker leads all partitions, and follows none"
+        )
+    context = remote_log.context
+    return Followers.open(context, options.directory, options.broker, lambda: not stop.is_set())
 
 
 class AssignmentLoop:
@@ -48,10 +78,11 @@ class AssignmentLoop:
 
     def __init__(self, assignments: Assignments) -> None:
         self._assignments = assignments
+        self._notices: frozenset[str] = frozenset()
         self._problem: Exception | None = TieredStorageError("no partition is assigned yet")
 
     def refresh(self) -> None:
-        """Look now; log a new problem."""
+        """Look now; log a new problem, and new notices of the source."""
         try:
             self._assignments.refresh()
         except (TieredStorageError, OSError) as error:
@@ -60,6 +91,10 @@ class AssignmentLoop:
             self._problem = error
         else:
             self._problem = None
+            notices = frozenset(self._assignments.notices)
+            for each in sorted(notices - self._notices):
+                _log.warning("%s", each)
+            self._notices = notices
 
     def run(self, stop: threading.Event, seconds: float, on_first: Callable[[], None]) -> None:
         """Look every so many seconds until `stop` is set; call `on_first` after the first look."""
@@ -133,8 +168,9 @@ def stopped_by_signal() -> threading.Event:
     """Return what the first signal to end this process sets; the second one ends it at once."""
     stop = threading.Event()
 
-    def on_signal(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
+    def on_signal(_: int, __: object) -> None:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
         stop.set()
 
     for each in _SIGNALS:

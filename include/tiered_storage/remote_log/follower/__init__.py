@@ -2,8 +2,8 @@
 
 `start` decides where that is and takes leader epochs and producers from the store; `partition_follower` fetches from
 the leader, and truncates where another leader disagrees. `followed_directory` has the files, `index_files` the remote
-log index beside them, `local_deletion` what they may lose, `moving` takes all of it to another directory, and
-`follower` is what programs use.
+log index beside them, `moving` takes all of it to another directory, and `follower` and `followers` are what programs
+use, for one partition or several.
 """
 
-__all__ = ["follower", "moving"]
+__all__ = ["follower", "followers", "moving"]

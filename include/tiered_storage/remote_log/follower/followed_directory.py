@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,11 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from tiered_storage.kafka_log.files.log_segment import has_segment
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
-from tiered_storage.kafka_log.files.offset_checkpoint import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
+from tiered_storage.kafka_log.files.offset_checkpoint import (
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+)
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, read_topic_id
 from tiered_storage.kafka_log.files.small_files import TEMPORARY_SUFFIX, replace_file
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
@@ -41,7 +46,7 @@ _BEFORE_THE_LOG = frozenset(
 
 
 class FollowedDirectory:
-    """The log directory `root`, locked until it is closed. For one thread."""
+    """The log directory `root`, locked until it is closed. Each of its logs is for one thread."""
 
     def __init__(self, root: Path, lock: DirectoryLock, clock: Clock, *, was_clean: bool) -> None:
         """Use `open`."""
@@ -50,6 +55,11 @@ class FollowedDirectory:
         self._clock = clock
         self._was_clean = was_clean
         self._logs: dict[TopicIdPartition, LocalLog] = {}
+        self._changes = threading.Lock()
+        """Held while the checkpoint files, which all logs share, are changed."""
+        self._written: dict[TopicIdPartition, tuple[int, int, int]] = {}
+        self._torn: set[TopicIdPartition] = set()
+        """Abandoned here: not closed in order, whatever the clean-shutdown mark was."""
 
     @classmethod
     def open(cls, root: Path, cluster_id: str, clock: Clock, node_id: int) -> Self:
@@ -93,26 +103,47 @@ class FollowedDirectory:
             )
         else:
             _ensure_incarnation(directory, partition)
-            recovery_point = self._recovery_point(partition)
+            was_clean = self._was_clean and partition not in self._torn
+            recovery_point = self._checkpoint(RECOVERY_POINT_CHECKPOINT, partition)
             log = LocalLog.open(
                 directory,
                 config,
                 clock=self._clock,
                 log_start_offset=log_start_offset,
-                recovery_point=None if self._was_clean else recovery_point or 0,
-                closed_at=recovery_point if self._was_clean else None,
+                recovery_point=None if was_clean else recovery_point or 0,
+                closed_at=recovery_point if was_clean else None,
                 lock=self._lock,
             )
+            self._torn.discard(partition)
+            self._keep_log_start(log, partition)
             # Not earlier: a log that is refused because of damage does not pass for one torn by a crash next time.
             remove_clean_shutdown(self.root)
         self._logs[partition] = log
         return log
 
-    def write_checkpoints(self) -> None:
-        """Write everything to disk, and how far each log is then. Raises OSError."""
-        for partition, log in self._logs.items():
+    def write_checkpoints(self, partition: TopicIdPartition) -> None:
+        """Write the partition's log to disk, and how far it is then. Raises OSError."""
+        log = self._logs[partition]
+        if log.recovery_point < log.log_end_offset:
             log.flush()
+        self._write_checkpoints(partition, log)
+
+    def close_log(self, partition: TopicIdPartition) -> None:
+        """Write the partition's log and its checkpoints to disk, and close it. Raises as LocalLog.close."""
+        log = self._logs[partition]
+        try:
+            log.close()
             self._write_checkpoints(partition, log)
+        except BaseException:
+            self.abandon_log(partition)
+            raise
+        del self._logs[partition]
+
+    def abandon_log(self, partition: TopicIdPartition) -> None:
+        """Close the partition's log, if it is open, without writing anything: opened again, it is recovered."""
+        if (log := self._logs.pop(partition, None)) is not None:
+            self._torn.add(partition)
+            log.abandon()
 
     def close(self) -> None:
         """Write all logs to disk, the checkpoints, and, if the directory was clean, the clean-shutdown mark."""
@@ -121,7 +152,7 @@ class FollowedDirectory:
                 log.close()
             for partition, log in self._logs.items():
                 self._write_checkpoints(partition, log)
-            if self._was_clean:
+            if self._was_clean and not self._torn:
                 mark = {"version": 0, "brokerEpoch": UNKNOWN_BROKER_EPOCH}
                 replace_file(self.root / CLEAN_SHUTDOWN, json.dumps(mark, separators=(",", ":")).encode())
         finally:
@@ -147,17 +178,23 @@ class FollowedDirectory:
         self.abandon()
 
     def _write_checkpoints(self, partition: TopicIdPartition, log: LocalLog) -> None:
-        number = partition.partition
         # The start of the local log: with a lower one, the directory would look like that of Kafka's own tiering.
-        TargetDirectory(self.root).write_checkpoints(
-            partition.topic,
-            {number: log.log_start_offset},
-            {number: log.recovery_point},
-            {number: log.high_watermark},
-        )
+        offsets = log.log_start_offset, log.recovery_point, log.high_watermark
+        with self._changes:
+            if self._written.get(partition) == offsets:
+                return
+            start, end, high_watermark = ({partition.partition: offset} for offset in offsets)
+            TargetDirectory(self.root).write_checkpoints(partition.topic, start, end, high_watermark)
+            self._written[partition] = offsets
 
-    def _recovery_point(self, partition: TopicIdPartition) -> int | None:
-        path = self.root / RECOVERY_POINT_CHECKPOINT
+    def _keep_log_start(self, log: LocalLog, partition: TopicIdPartition) -> None:
+        """Keep the log start of a broker that deleted records within the first segment."""
+        start = self._checkpoint(LOG_START_OFFSET_CHECKPOINT, partition)
+        if start is not None and log.segments[0].base_offset < start <= log.log_end_offset:
+            log.delete_records(start)
+
+    def _checkpoint(self, name: str, partition: TopicIdPartition) -> int | None:
+        path = self.root / name
         known: Mapping[tuple[str, int], int] = read_offset_checkpoint(path) if path.is_file() else {}
         return known.get((partition.topic, partition.partition))
 
@@ -185,6 +222,12 @@ def _own(target: TargetDirectory, cluster_id: str, node_id: int) -> bool:
 
 def _ensure_incarnation(directory: Path, partition: TopicIdPartition) -> None:
     found = read_topic_id(directory / PARTITION_METADATA)
+    if found is None:
+        raise InvalidLogDirectoryError(
+            f"{directory} has no {PARTITION_METADATA}, so it may be of an earlier topic {partition.topic}. If it is of "
+            f"this one, put the file back (two lines: 'version: 0' and 'topic_id: {partition.topic_id}'); else remove "
+            "the directory"
+        )
     if found != partition.topic_id:
         raise InvalidLogDirectoryError(
             f"{directory} is of the topic id {found}, and the leader's topic {partition.topic} has the id "

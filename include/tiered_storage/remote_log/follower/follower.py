@@ -4,6 +4,8 @@
         follow(follower)                        until it has caught up with its leader
         follower.remote_log().open_log_reader() reads both tiers, the local one from the follower's own disk
 
+`followers` has those of several partitions in one directory.
+
 The remote log may still be copied from the cluster, by others, meanwhile. Once the directory is closed, a broker may
 take it over, or copies may continue from it (log.dirs): by leases and plan as for every source.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -74,9 +77,18 @@ class Follower:
     """A follower of one partition. For one thread; close it, or use it in a `with`."""
 
     def __init__(
-        self, context: RemoteLogContext, partition: TopicIdPartition, directory: FollowedDirectory, leader: Leader
+        self,
+        context: RemoteLogContext,
+        partition: TopicIdPartition,
+        directory: FollowedDirectory,
+        leader: Leader,
+        *,
+        deletes: bool = True,
     ) -> None:
-        """Use `open`. Raises as `open`."""
+        """Use `open`, which raises the same. Whoever opened `directory` and `leader` closes them.
+
+        Unless it `deletes`, local segments stay, whatever retention and rights say.
+        """
         self._context = context
         self._partition = partition
         self._directory = directory
@@ -93,13 +105,15 @@ class Follower:
             context.settings.copy_window_bytes,
         )
         own = directory.log(partition, self._config, state.log_start_offset or 0)
-        self._followed = PartitionFollower(topic, own, leader, self._plan, directory.write_checkpoints)
+        write_checkpoints = partial(directory.write_checkpoints, partition)
+        self._followed = PartitionFollower(topic, own, leader, self._plan, write_checkpoints)
         settings = context.settings
         rotation = IndexRotation(
             settings.remote_log_index_rotation_bytes, settings.remote_log_index_rotation_interval_ms
         )
         self.index = RemoteIndexFiles(own.directory, rotation)
         self._log_start_offset = own.log_start_offset
+        self._deletes = deletes
         self._deleted = 0
         self._findings: dict[str, Finding] = {}
 
@@ -121,12 +135,7 @@ class Follower:
         inside of another place of ours; UnknownPartitionError; UnsupportedTopicError for a compacted topic and one that
         Kafka tiers itself; SourceClusterError; and as FollowedDirectory.open and its `log`.
         """
-        if found := overlaps(context.settings, root, str(root)):
-            raise ConfigurationError("; ".join(found))
-        if leader is None and context.source.shows_segments:
-            raise ConfigurationError(
-                "a follower fetches from running brokers: set bootstrap.servers, and leave log.dirs out"
-            )
+        ensure_may_follow_into(root, context)
         directory = FollowedDirectory.open(root, partition.cluster_id, context.clock, node_id)
         try:
             asked = leader or ClusterClient.by_properties(context.source.access, partition.cluster_id)
@@ -149,10 +158,10 @@ class Follower:
         """Fetch once; return how many bytes came. Raises as PartitionFollower.step."""
         return self._followed.step()
 
-    def maintain(self) -> None:
-        """Look at the remote tier: bring the index files up to date, delete what local retention allows, checkpoint.
+    def look(self) -> PartitionSnapshot | None:
+        """Learn what is remote now: the log rolls where remote segments end.
 
-        An outage of store, metadata or cluster is a finding: following needs none of this. Raises OSError.
+        An outage of metadata or cluster is a finding, and None: following needs none of this.
         """
         try:
             snapshot = self._snapshot()
@@ -160,12 +169,22 @@ class Follower:
             if not error.retriable:
                 raise
             self._find("look", error)
-        else:
-            self._findings.pop("look", None)
-            self._log_start_offset = snapshot.log_start_offset
-            self._sync_index(snapshot)
-            self._delete(snapshot)
-        self._directory.write_checkpoints()
+            return None
+        self._findings.pop("look", None)
+        self._log_start_offset = snapshot.log_start_offset
+        return snapshot
+
+    def maintain(self, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Look at the remote tier: bring the index files up to date, delete what local retention allows, checkpoint.
+
+        An outage of store, metadata or cluster is a finding. Once `goes_on` returns False, the index of no further
+        segment is fetched. Raises OSError.
+        """
+        if (snapshot := self.look()) is not None:
+            self._sync_index(snapshot, goes_on)
+            if self._deletes:
+                self._delete(snapshot)
+        self._directory.write_checkpoints(self._partition)
 
     def report(self) -> FollowReport:
         """Return what the follower has, and what it did."""
@@ -188,7 +207,7 @@ class Follower:
 
         It has what was followed until now. Do not close it; use it before this is closed.
         """
-        self._directory.write_checkpoints()
+        self._directory.write_checkpoints(self._partition)
         root = self._directory.root
         return RemoteLogManager(replace(self._context, source=LogDirectorySource((root,), held=root)))
 
@@ -233,9 +252,9 @@ class Follower:
         from_last_tiered = self._context.settings.follower_fetch_last_tiered_offset_enable
         return plan_start(snapshot, leader, self._context.storage, from_last_tiered=from_last_tiered)
 
-    def _sync_index(self, snapshot: PartitionSnapshot) -> None:
+    def _sync_index(self, snapshot: PartitionSnapshot, goes_on: Callable[[], bool]) -> None:
         try:
-            self.index.sync(snapshot.coverage.ranges, self._context.storage, snapshot.log_start_offset)
+            self.index.sync(snapshot.coverage.ranges, self._context.storage, snapshot.log_start_offset, goes_on)
             self._findings.pop("index", None)
         except (RemoteStorageError, CorruptIndexError) as error:
             self._find("index", error)
@@ -285,7 +304,7 @@ def follow(
     One that stays survives retriable errors: `on_error` gets them. `clock` (ms) decides when it looks at the remote
     tier again. Raises as Follower.step and Follower.maintain.
     """
-    follower.maintain()
+    follower.look()
     looked_at = 0 if clock is None else clock()
     while is_wanted():
         try:
@@ -297,10 +316,20 @@ def follow(
         if follower.has_caught_up and not stays:
             break
         if clock is not None and clock() - looked_at >= MAINTAINED_EVERY_MS:
-            follower.maintain()
+            follower.maintain(is_wanted)
             looked_at = clock()
-    follower.maintain()
+    follower.maintain(is_wanted)
     return follower.report()
+
+
+def ensure_may_follow_into(root: Path, context: RemoteLogContext) -> None:
+    """Raise ConfigurationError if `root` is inside of another place of ours, or the settings name no cluster."""
+    if found := overlaps(context.settings, root, str(root)):
+        raise ConfigurationError("; ".join(found))
+    if context.source.shows_segments:
+        raise ConfigurationError(
+            "a follower fetches from running brokers: set bootstrap.servers, and leave log.dirs out"
+        )
 
 
 def _log_config(leader: PartitionLog, policy: TieringPolicy) -> LogConfig:

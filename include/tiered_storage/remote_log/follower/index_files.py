@@ -8,7 +8,8 @@
 Formats: remote_log_index.py and remote_index_lookup.py in the room `indexes`. The base offset is the first one of the
 first segment. A further segment goes into the last trio, or begins another one: when the `.remoteLogIndex` has
 `rotation_bytes` or more, or when the segment's copy finished `rotation_interval_ms` or more after that of the trio's
-first one. So all replicas rotate alike, whenever they look.
+first one. So all replicas rotate alike, whenever they look, except that a trio whose first segment has expired before
+this process looked is rotated by size alone.
 
 The entries come out of the store. Where segments overlap, or a later leader truncated one, an entry is narrowed to the
 offsets that readers take from its segment; its chunk may hold others. The `.remoteLogIndex` alone counts: what a crash
@@ -20,9 +21,10 @@ Source: KIP-405, drafts 27 to 85, section Remote Log Indexes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError
@@ -106,14 +108,18 @@ class RemoteIndexFiles:
         return tuple(trio.base_offset for trio in self._trios)
 
     def sync(
-        self, ranges: Sequence[CoveredRange], storage: RemoteStorageManager, log_start_offset: int
+        self,
+        ranges: Sequence[CoveredRange],
+        storage: RemoteStorageManager,
+        log_start_offset: int,
+        goes_on: Callable[[], bool] = lambda: True,
     ) -> IndexChanges:
         """Make the files those of `ranges`: what readers take from the remote tier, in order.
 
         Entries from the first difference on are written again, with the entries that the store has. Trios that end
-        below `log_start_offset` are deleted, and ranges below it get no entries. Raises RemoteStorageError and its
-        subclasses, and CorruptIndexError for a segment whose index in the store is corrupt; segments before it are
-        in the files then.
+        below `log_start_offset` are deleted, and ranges below it get no entries. Once `goes_on` returns False, the next
+        call adds the rest. Raises RemoteStorageError and its subclasses, and CorruptIndexError for a segment whose
+        index in the store is corrupt; segments before it are in the files then.
         """
         expired = self._expire(log_start_offset)
         wanted = [each for each in _without_overlaps(ranges) if each[1] >= log_start_offset]
@@ -125,12 +131,14 @@ class RemoteIndexFiles:
         same = self._agreeing(passed, wanted)
         removed = len(self.segments) - passed - same
         self._keep(passed + same)
+        added = 0
         try:
-            for start, end, covered in wanted[same:]:
+            for start, end, covered in takewhile(lambda _: goes_on(), wanted[same:]):
                 self._gather(covered, _entries(covered, start, end, storage))
+                added += 1
         finally:
             self._write_gathered()
-        return IndexChanges(len(wanted) - same, removed, expired)
+        return IndexChanges(added, removed, expired)
 
     def chunk_for_offset(self, offset: int) -> RemoteLogIndexEntry | None:
         """Return the chunk that holds `offset`, or else the first one after it; None past the last."""

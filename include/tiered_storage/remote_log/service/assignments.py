@@ -6,7 +6,7 @@ leads what that broker leads, and follows what else it has a replica of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import RemoteLogContext
@@ -49,6 +49,11 @@ class Assignments:
         for partition in self._schedule.partitions():
             if partition not in wanted and str(partition) not in unreadable:
                 self._schedule.remove(partition)
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What a person should know of the source as a whole, as of the last look."""
+        return self._context.source.notices
 
     def _wanted(self) -> tuple[dict[TopicIdPartition, Role], set[str]]:
         context = self._context

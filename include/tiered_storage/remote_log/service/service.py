@@ -20,10 +20,11 @@ from tiered_storage.remote_log.service.schedule import Outcome, Pace, PartitionS
 
 _log = logging.getLogger(__name__)
 
-Follow = Callable[[TopicIdPartition], None]
-"""Does what is due of one partition that the service follows.
+Follow = Callable[[TopicIdPartition], bool | None]
+"""Does what is due of one partition that the service follows: a turn of Followers, or of a class of your own.
 
-It raises TieredStorageError or OSError to be called again after a back-off."""
+It returns True to be called again at once, after others that wait, and raises TieredStorageError or OSError to be
+called again after a back-off."""
 
 
 class RemoteLogService:
@@ -46,6 +47,7 @@ class RemoteLogService:
         Without `follow`, nothing is done with partitions that are followed. `now` is in seconds.
         """
         settings, troubles = remote_log.context.settings, TroubleLog()
+        self._is_copying_on = settings.remote_log_storage_system_enable
         kinds = [each for each in TaskKind if each is not TaskKind.FOLLOW or follow is not None]
         self.schedule = PartitionSchedule(Pace.of(settings), kinds, now, random)
         self.copies = CopyTasks(remote_log, self.schedule, f"{owner} {TaskKind.COPY}", troubles)
@@ -75,6 +77,8 @@ class RemoteLogService:
 
     def start(self) -> None:
         """Start the pools."""
+        if not self._is_copying_on:
+            _log.warning("nothing is copied: remote.log.storage.system.enable is false")
         for pool in self.pools.values():
             pool.start()
 
@@ -115,7 +119,7 @@ class _Follows:
             outcome, messages = Outcome.DONE, list[str]()
             if self._schedule.is_wanted(each, TaskKind.FOLLOW):
                 try:
-                    self._follow(each)
+                    outcome = Outcome.MORE if self._follow(each) else Outcome.DONE
                 except (TieredStorageError, OSError) as error:
                     outcome, messages = Outcome.FAILED, [str(error)]
             self._troubles.report(TaskKind.FOLLOW, {each: messages})

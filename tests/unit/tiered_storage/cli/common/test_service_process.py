@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -65,6 +67,45 @@ def test_a_broker_needs_a_cluster(tmp_path: Path, stop: threading.Event) -> None
 
     assert result.exit_code == 1
     assert mentions(result.err, "broker 1", "bootstrap.servers")
+
+
+def test_a_directory_needs_a_broker(tmp_path: Path, stop: threading.Event) -> None:
+    stop.set()
+    result = run_on(a_remote_log(tmp_path), "service", "--directory", tmp_path / "follower")
+
+    assert result.exit_code == 1
+    assert mentions(result.err, "--broker")
+    assert not (tmp_path / "follower").exists()
+
+
+def test_any_second_signal_ends_the_process_at_once() -> None:
+    handlers = {each: signal.getsignal(each) for each in service_process._SIGNALS}
+    try:
+        stop = service_process.stopped_by_signal()
+        assert not stop.is_set()
+        signal.raise_signal(signal.SIGTERM)
+
+        assert stop.is_set()
+        assert {signal.getsignal(each) for each in handlers} == {signal.SIG_DFL}
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+
+
+def test_what_a_person_should_know_of_the_source_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Looks:
+        notices = ("the cluster's clock is apart",)
+
+        def refresh(self) -> None:
+            pass
+
+    looking: Any = service_process.AssignmentLoop(Looks())  # type: ignore[arg-type]
+    for _ in range(2):
+        looking.refresh()
+
+    assert [record.getMessage() for record in caplog.records] == list(Looks.notices)
 
 
 def test_a_look_that_fails_leaves_all_as_it_is_and_is_reported(tmp_path: Path, stop: threading.Event) -> None:

@@ -97,6 +97,15 @@ def test_it_knows_producers_whose_records_are_remote_only(led: LedPartition, lac
     assert (producer.producer_id, producer.current_transaction_first_offset) == (20, 35)
 
 
+def test_it_reads_no_remote_index_before_it_has_caught_up(led: LedPartition) -> None:
+    indexed: list[int] = []
+    with led.follower() as follower:
+        led.before_fetch = lambda: indexed.append(len(follower.index.segments))
+        report = follow(follower)
+
+    assert (indexed, report.indexed) == ([0], 3)
+
+
 def test_it_may_start_after_the_last_remote_offset(led: LedPartition) -> None:
     report = led.follow(follower_fetch_last_tiered_offset_enable=True)
 

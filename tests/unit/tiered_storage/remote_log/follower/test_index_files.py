@@ -54,6 +54,17 @@ def test_a_trio_of_one_segment_is_that_of_the_store(led: LedPartition, directory
                 assert path.read_bytes() == storage.fetch_index(covered.segment, kind)
 
 
+def test_a_call_may_end_early_and_the_next_one_adds_the_rest(led: LedPartition, directory: Path) -> None:
+    with led.files.open() as remote_log:
+        ranges, storage = _ranges(remote_log), remote_log.context.storage
+        files = RemoteIndexFiles(directory, ONE_FILE)
+
+        assert files.sync(ranges, storage, 0, iter([True, False]).__next__).added == 1
+        assert [each.start_offset for each in files.segments] == [0]
+        assert files.sync(ranges, storage, 0).added == 2
+        assert [each.start_offset for each in files.segments] == [0, 10, 20]
+
+
 def test_one_trio_takes_several_segments_and_finds_all_of_them(led: LedPartition, directory: Path) -> None:
     with led.files.open() as remote_log:
         ranges, storage = _ranges(remote_log), remote_log.context.storage

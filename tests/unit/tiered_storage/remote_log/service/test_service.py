@@ -23,7 +23,7 @@ from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
-from tiered_storage.remote_log.service.schedule import Role, TaskKind
+from tiered_storage.remote_log.service.schedule import Outcome, Role, TaskKind
 from tiered_storage.remote_log.service.service import RemoteLogService
 
 SEGMENTS = 5
@@ -65,6 +65,27 @@ def test_it_copies_what_it_leads_and_follows_what_it_follows_until_it_is_stopped
     assert segments_of(remote_log, LED[1]) == segments_of(remote_log, LED[3]) == []
     assert remote_log.context.leases.held() == []
     assert_clean(remote_log)
+
+
+def test_a_follower_that_has_more_to_fetch_is_due_at_once(remote_log: RemoteLogManager) -> None:
+    left = [True, False]
+    service = RemoteLogService(remote_log, "service", follow=lambda _: left.pop(0))
+    service.assign(ORDERS_0, Role.FOLLOWER)
+    pool = service.pools[TaskKind.FOLLOW]
+
+    assert [pool.run_due() for _ in range(3)] == [True, True, False]
+
+    assert (pool.ended[Outcome.MORE], pool.ended[Outcome.DONE]) == (1, 1)
+
+
+def test_a_service_that_copies_nothing_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = a_remote_log(tmp_path, remote_log_storage_system_enable=False, **OFTEN)
+    with files.open() as remote_log:
+        service = RemoteLogService(remote_log, "service")
+        service.start()
+        assert service.stop(60)
+
+    assert "remote.log.storage.system.enable" in caplog.text
 
 
 def test_beside_runs_of_a_dag_nothing_is_copied_twice(files: RemoteLogFiles, remote_log: RemoteLogManager) -> None:

@@ -1,0 +1,179 @@
+"""Followers of several partitions in one log directory, which take turns: what a service follows with.
+
+    followers = Followers.open(context, root, node_id)
+    RemoteLogService(remote_log, owner, follow=followers)
+
+A turn ends when the follower has caught up, or after TURN_SECONDS. A follower stays open between its turns; each thread
+has connections and a buffer of its own, for whichever follower's turn it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Self
+
+from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, TieredStorageError
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.error_codes import PartitionError
+from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchLimits, FetchPosition
+from tiered_storage.kafka_wire.fetch_layout import EpochEnd
+from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.remote_log.context import RemoteLogContext
+from tiered_storage.remote_log.follower.followed_directory import FollowedDirectory
+from tiered_storage.remote_log.follower.follower import Follower, ensure_may_follow_into
+from tiered_storage.remote_log.follower.partition_follower import Leader
+from tiered_storage.remote_log.model import TopicIdPartition
+
+TURN_SECONDS: Final = 10.0
+
+
+class Followers:
+    """Followers in one directory, from whichever threads: one partition is in one of them at a time.
+
+    Local segments are deleted as `follow` deletes them, but only if scheduled.deletion.enable is true.
+    """
+
+    def __init__(
+        self,
+        context: RemoteLogContext,
+        directory: FollowedDirectory,
+        leader: Leader,
+        is_wanted: Callable[[], bool] = lambda: True,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Use `open`. A turn ends early once `is_wanted` returns False; `now` is in seconds."""
+        self._context = context
+        self._directory = directory
+        self._leader = leader
+        self._is_wanted = is_wanted
+        self._now = now
+        self._lock = threading.Lock()
+        self._open: dict[TopicIdPartition, Follower] = {}
+
+    @classmethod
+    def open(
+        cls, context: RemoteLogContext, root: Path, node_id: int, is_wanted: Callable[[], bool] = lambda: True
+    ) -> Self:
+        """Lock `root`, which is made if it is new, then of the node `node_id`; follow nothing yet.
+
+        Raises ConfigurationError as Follower.open, SourceClusterError, and as FollowedDirectory.open.
+        """
+        ensure_may_follow_into(root, context)
+        access = context.source.access
+        cluster_id = context.settings.cluster_id or _cluster_id(access)
+        directory = FollowedDirectory.open(root, cluster_id, context.clock, node_id)
+        return cls(context, directory, _ThreadsClients(access, cluster_id), is_wanted)
+
+    def __call__(self, partition: TopicIdPartition) -> bool:
+        """Follow `partition` for one turn; return whether its leader has more.
+
+        After an error that no retry helps with, its log is recovered at the next turn. Raises as Follower.step and
+        Follower.maintain.
+        """
+        try:
+            return self._turn(self._follower(partition))
+        except TieredStorageError as error:
+            if not error.retriable:
+                self._abandon(partition)
+            raise
+        except BaseException:
+            self._abandon(partition)
+            raise
+
+    def close(self) -> None:
+        """Write everything to disk, and release the directory. No turn may be under way."""
+        self._directory.close()
+        if isinstance(self._leader, _ThreadsClients):
+            self._leader.close()
+
+    def _turn(self, follower: Follower) -> bool:
+        until = self._now() + TURN_SECONDS
+
+        def goes_on() -> bool:
+            return self._is_wanted() and self._now() < until
+
+        follower.look()
+        follower.step()
+        while not follower.has_caught_up and goes_on():
+            follower.step()
+        follower.maintain(self._is_wanted)
+        return not follower.has_caught_up
+
+    def _follower(self, partition: TopicIdPartition) -> Follower:
+        with self._lock:
+            found = self._open.get(partition)
+            earlier = [each for each in self._open if str(each) == str(partition) and each != partition]
+            for each in earlier:
+                del self._open[each]
+        # The topic was deleted and created again: its log is closed, for a person to remove.
+        for each in earlier:
+            with suppress(InvalidLogDirectoryError, OSError):
+                self._directory.close_log(each)
+        if found is None:
+            deletes = self._context.settings.scheduled_deletion_enable
+            found = Follower(self._context, partition, self._directory, self._leader, deletes=deletes)
+            with self._lock:
+                self._open[partition] = found
+        return found
+
+    def _abandon(self, partition: TopicIdPartition) -> None:
+        with self._lock:
+            self._open.pop(partition, None)
+        self._directory.abandon_log(partition)
+
+
+def _cluster_id(access: Mapping[str, str]) -> str:
+    """Ask the cluster for its id. Raises SourceClusterError, and ConfigurationError if it has none."""
+    with ClusterClient.by_properties(access) as client:
+        found = client.metadata(()).cluster_id
+    if found is None:
+        raise ConfigurationError("the cluster has no id: set cluster.id")
+    return found
+
+
+@dataclass(slots=True)
+class _OfThread:
+    client: ClusterClient
+    buffer: FetchBuffer
+
+
+class _ThreadsClients:
+    """The leaders of the cluster, asked by a client of each thread's own."""
+
+    def __init__(self, access: Mapping[str, str], cluster_id: str) -> None:
+        self._access = access
+        self._cluster_id = cluster_id
+        self._lock = threading.Lock()
+        self._by_thread: dict[int, _OfThread] = {}
+
+    def fetch(
+        self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits | None = None
+    ) -> FetchAnswer:
+        """As ClusterClient. Waits for no records, and uses a buffer for all that this thread follows."""
+        own = self._own(buffer.most)
+        return own.client.fetch(positions, own.buffer, replace(limits or FetchLimits(), max_wait_seconds=0.0))
+
+    def offsets_for_leader_epochs(
+        self, wanted: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, EpochEnd | PartitionError]:
+        """As ClusterClient."""
+        return self._own(0).client.offsets_for_leader_epochs(wanted)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for each in self._by_thread.values():
+            each.client.close()
+
+    def _own(self, most: int) -> _OfThread:
+        with self._lock:
+            own = self._by_thread.get(threading.get_ident())
+            if own is None:
+                client = ClusterClient.by_properties(self._access, self._cluster_id)
+                own = self._by_thread[threading.get_ident()] = _OfThread(client, FetchBuffer(most))
+        own.buffer.most = max(own.buffer.most, most)
+        return own
