@@ -247,7 +247,7 @@ def copy_here(
     The report's failures include what could not be begun. Threads of hung copies still run: end the process with
     leave_at_once then.
     """
-    from tiered_storage.remote_log.service.local_copy import copy_in_threads
+    from tiered_storage.remote_log.service.copying import copy_in_threads
 
     stuck_after_ms = remote_log.context.settings.copy_stuck_after_ms
     return copy_in_threads(

@@ -151,7 +151,7 @@ def _serve_metrics(
     """Serve metrics and health if a port is set; return what ends that."""
     from tiered_storage.remote_log.metrics.exporter import MetricsExporter, serve
     from tiered_storage.remote_log.metrics.snapshot import Snapshots
-    from tiered_storage.remote_log.service.metrics import ServiceMetrics
+    from tiered_storage.remote_log.service.service import ServiceMetrics
 
     context = remote_log.context
     port = context.settings.service_metrics_port

@@ -8,6 +8,12 @@
 
 The remote log may still be copied from the cluster, by others, meanwhile. Once the directory is closed, a broker may
 take it over, or copies may continue from it (log.dirs): by leases and plan as for every source.
+
+It deletes local segments (KIP-405, section Manage Remote Log Segments) once local retention is over, if the remote tier
+holds all of them or the log start over both tiers is above them; and once total retention is over, also if they were
+never copied, if remote deletion is allowed too, since it may have the last copy. Before each deletion it asks what
+`retain` asks: the stop, the generation, the topic's rights, the results of audits, the clock, and whether the store has
+the objects. So nothing of a topic that is not tiered goes.
 """
 
 from __future__ import annotations
@@ -28,14 +34,14 @@ from tiered_storage.errors import (
     TieredStorageError,
     UnknownPartitionError,
 )
+from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.remote_log.context import RemoteLogContext, overlaps
 from tiered_storage.remote_log.copy.roll_plan import as_the_topic_rolls
-from tiered_storage.remote_log.coverage import CoveredRange
+from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.follower.followed_directory import FollowedDirectory
 from tiered_storage.remote_log.follower.index_files import IndexRotation, RemoteIndexFiles
-from tiered_storage.remote_log.follower.local_deletion import delete_local_segments
 from tiered_storage.remote_log.follower.partition_follower import FollowedTopic, Leader, PartitionFollower
 from tiered_storage.remote_log.follower.start import FollowerStart, plan_start
 from tiered_storage.remote_log.manager import RemoteLogManager
@@ -267,7 +273,7 @@ class Follower:
             if snapshot.local is None or context.segments.partition_state(self._partition).delete_state is not None:
                 # Its readers see nothing of it: what the remote tier has does not count, and may still be brought back.
                 return
-            self._deleted += delete_local_segments(
+            self._deleted += _delete_local_segments(
                 self._followed.log,
                 self._config,
                 decide(snapshot.local, context.topics, context.settings),
@@ -343,3 +349,40 @@ def _log_config(leader: PartitionLog, policy: TieringPolicy) -> LogConfig:
         segment_index_bytes=rules.segment_index_bytes,
         index_interval_bytes=rules.index_interval_bytes,
     )
+
+
+def _delete_local_segments(
+    log: LocalLog,
+    config: LogConfig,
+    policy: TieringPolicy,
+    coverage: Coverage,
+    log_start_offset: int,
+    ensure_may_delete: Callable[[Sequence[CoveredRange]], object],
+) -> int:
+    """Delete what local or total retention lets go from `log`, whose topic has `policy`; return how many segments.
+
+    `coverage` is what the remote tier holds, `log_start_offset` the log start over both tiers, and `config` what the
+    log is rolled by. `ensure_may_delete` is called once something is due, with the remote ranges that hold it; what it
+    raises keeps all of it.
+    """
+    if not policy.trims:
+        return 0
+    limits = policy.settings
+    local = replace(config, retention_ms=limits.local_retention_ms, retention_bytes=limits.local_retention_bytes)
+    total = replace(config, retention_ms=limits.retention_ms, retention_bytes=limits.retention_bytes)
+    reached = _remote_end(log, coverage, log_start_offset)
+    held_end, end = log.end_of_old_segments(local, reached), 0
+    if policy.topic.remote_deletion_allowed:
+        end = log.end_of_old_segments(total)
+    first = log.segments[0].base_offset
+    if max(held_end, end) > first:
+        ensure_may_delete([each for run in coverage.runs(first, max(held_end, end) - 1) for each in run])
+    # Not more than was asked for, although the clock goes on.
+    return len(log.delete_old_segments(local, held_end)) + len(log.delete_old_segments(total, end))
+
+
+def _remote_end(log: LocalLog, coverage: Coverage, log_start_offset: int) -> int:
+    """Return up to which offset (exclusive) the remote tier holds the local log, from its first segment on."""
+    first = max(log.segments[0].base_offset, log_start_offset)
+    missing = coverage.missing(first, log.log_end_offset - 1)
+    return missing[0][0] if missing else max(first, log.log_end_offset)

@@ -1,7 +1,7 @@
 """RemoteLogService: copies, expires and follows partitions in a process that stays up.
 
-`service` has its pools, `schedule` says which task is due, `copying` and `expiration` are the tasks, and `assignments`
-finds out which partitions it gets. `local_copy` is a copy run in this process, which commands use too.
+`service` has its pools and metrics, `schedule` says which task is due, `copying` and `expiration` are the tasks, and
+`assignments` finds out which partitions it gets. Commands use the copy run of `copying` too.
 """
 
-__all__ = ["assignments", "local_copy", "metrics", "service"]
+__all__ = ["assignments", "copying", "service"]

@@ -1,5 +1,8 @@
 """The copier's tasks: plan, copy and commit what is due of a few partitions.
 
+`copy_in_threads` is a copy run in this process, as commands have it too: the steps of a run from Airflow, with threads
+in place of Spark.
+
 A task copies a bounded part of each partition in a run of its own, and is then due again at once. So leases are held
 briefly, partitions with a backlog take turns, and a stop waits for little. Partitions do not wait for a run that takes
 long: they are due again, for another thread. One whose copy hung is copied alone the next time.
@@ -11,22 +14,24 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from threading import Event
+from typing import Final, TypeAlias
 
 from tiered_storage.errors import MetadataUnavailableError, TieredStorageError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.remote_log.copy.job import CopyJob
 from tiered_storage.remote_log.copy.start import BegunCopy
 from tiered_storage.remote_log.copy.tasks import CommitReport, CopyPlan, PlannedSegment
-from tiered_storage.remote_log.jobs.groups import GROUP_BYTES, JobFolder
+from tiered_storage.remote_log.jobs.groups import GROUP_BYTES, JobFolder, JobThreads
 from tiered_storage.remote_log.jobs.progress import JobSize, JobWatch
 from tiered_storage.remote_log.jobs.throttle import QuotaLimit, copy_quota
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.progress import Progress
 from tiered_storage.remote_log.service.chosen_partitions import only
-from tiered_storage.remote_log.service.local_copy import copy_in_threads
 from tiered_storage.remote_log.service.pools import Ended, TroubleLog, by_partition
 from tiered_storage.remote_log.service.schedule import Outcome, PartitionSchedule, TaskKind
 
@@ -36,6 +41,46 @@ RUN_BYTES: Final = GROUP_BYTES
 """How many bytes one run copies at most, beyond its first segment."""
 FOLDER: Final = "runs/service"
 _PROGRESS_SECONDS: Final = 5.0
+
+Watching: TypeAlias = Callable[[JobFolder, JobSize, Callable[[], None]], AbstractContextManager[JobWatch]]
+"""Watches a job while it runs; calls its last argument once if no byte moves any more."""
+
+
+def copy_in_threads(
+    remote_log: RemoteLogManager,
+    begun: BegunCopy,
+    folder: str,
+    workers: int,
+    watching: Watching,
+    *,
+    progress_seconds: float,
+    limit: QuotaLimit | None = None,
+) -> tuple[CommitReport, bool]:
+    """Copy and commit in this process, and release the leases; also return whether copies hung.
+
+    The job's files are in `folder` of the work area. `limit` is shared with other runs; None: the run has the quota of
+    the settings for itself. The report's failures include what could not be begun. Threads of hung copies still run.
+    """
+    context, given_up = remote_log.context, Event()
+    with remote_log.held(begun, lambda: not given_up.is_set()):
+        job = remote_log.write_copy_job(folder, begun)
+        _, description = CopyJob.read(context.work, job.files.folder)
+        shared = QuotaLimit(description.quota) if limit is None else limit
+
+        def run_group(number: int) -> None:
+            storage, clock, access = context.storage, context.clock, context.source.access
+            job.run_group(number, storage, description.sizes, clock, progress_seconds, shared, access)
+
+        threads = JobThreads(job.groups, workers, run_group)
+
+        def give_up() -> None:
+            given_up.set()
+            threads.give_up()
+
+        with watching(job.files, job.size_of(begun.tasks), give_up) as watch:
+            threads.run()
+        report = remote_log.commit_copy(job.outcomes(watch.stuck))
+    return replace(report, failures=(*begun.failed, *report.failures)), watch.stuck is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from support.remote_logs import ORDERS_0, a_remote_log, partition_of
 from support.scraping import KAFKA_REMOTE, Scrape
-from tiered_storage.remote_log.service.metrics import ServiceMetrics
 from tiered_storage.remote_log.service.schedule import Role, TaskKind
-from tiered_storage.remote_log.service.service import RemoteLogService
+from tiered_storage.remote_log.service.service import RemoteLogService, ServiceMetrics
 
 
 def test_the_metrics_show_pools_tasks_and_partitions(tmp_path: Path) -> None:
