@@ -85,13 +85,13 @@ class AssignmentLoop:
         """Look now; log a new problem, and new notices of the source."""
         try:
             self._assignments.refresh()
+            notices = frozenset(self._assignments.notices)
         except (TieredStorageError, OSError) as error:
             if str(error) != str(self._problem):
                 _log.warning("partitions stay as they are assigned: %s", error)
             self._problem = error
         else:
             self._problem = None
-            notices = frozenset(self._assignments.notices)
             for each in sorted(notices - self._notices):
                 _log.warning("%s", each)
             self._notices = notices

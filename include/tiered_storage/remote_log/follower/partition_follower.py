@@ -2,7 +2,7 @@
 
 Every step fetches once. Before the first one, and whenever another leader epoch leads, the log is compared with the
 leader's (OffsetForLeaderEpoch) and truncated to where both agree (KIP-101, KIP-279). The log starts again, by start.py,
-while it is empty; when it would be truncated below its first local offset; and when the leader no longer has its end.
+while it never began, when it would be truncated below its first local offset, and when the leader lacks its end.
 
 A consumer's Fetch shows records below the high watermark only, so what is fetched is truncated only after an unclean
 election. Records that the leader no longer has are discarded only if all of them are remote, or below the log start
@@ -25,6 +25,7 @@ from tiered_storage.errors import (
     RemoteObjectNotFoundError,
     UnexpectedAppendOffsetError,
 )
+from tiered_storage.kafka_log.files.log_segment import producer_snapshot_path
 from tiered_storage.kafka_log.kernels.constants import LOG_OVERHEAD
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_wire.connections.error_codes import (
@@ -119,6 +120,13 @@ class PartitionFollower:
         """Whether the log has no record."""
         return self.log.segments[0].base_offset == self.log.log_end_offset
 
+    def _was_started(self) -> bool:
+        """Return whether an empty log has epochs and producers at its end: local retention deleted the rest."""
+        return (
+            bool(self.log.leader_epochs)
+            and producer_snapshot_path(self.log.directory, self.log.log_end_offset).exists()
+        )
+
     @property
     def has_caught_up(self) -> bool:
         """Whether the log has all that the leader showed at the last step."""
@@ -135,7 +143,7 @@ class PartitionFollower:
         Raises SourceClusterError, LineageContradictedError if log and leader cannot agree, what `plan` raises, and
         OSError.
         """
-        if self.is_empty and not self.done.starts:
+        if self.is_empty and not self.done.starts and not self._was_started():
             self._start()
         found = self._fetch()
         if found.error_code == OFFSET_OUT_OF_RANGE and self._out_of_range < _MOST_OUT_OF_RANGE:

@@ -171,7 +171,9 @@ class _Follows:
             if self._schedule.is_wanted(each, TaskKind.FOLLOW):
                 try:
                     outcome = Outcome.MORE if self._follow(each) else Outcome.DONE
-                except (TieredStorageError, OSError) as error:
+                except TieredStorageError as error:
+                    outcome, messages = Outcome.FAILED if error.retriable else Outcome.BROKEN, [str(error)]
+                except OSError as error:
                     outcome, messages = Outcome.FAILED, [str(error)]
             self._troubles.report(TaskKind.FOLLOW, {each: messages})
             ended(each, outcome)

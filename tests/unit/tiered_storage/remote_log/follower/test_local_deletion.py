@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from support.remote_logs import ENABLED, NOW, ORDERS_0, SEGMENT_BYTES, a_copied_remote_log, assert_clean, copy
+from support.remote_logs import (
+    ENABLED,
+    NOW,
+    ORDERS_0,
+    SEGMENT_BYTES,
+    a_copied_remote_log,
+    assert_clean,
+    copy,
+    local_log,
+)
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.remote_log.follower.follower import follow
 from tiered_storage.remote_log.metadata.safety import AuditResult
@@ -61,6 +70,22 @@ def test_after_total_retention_what_was_never_copied_goes_too(led: LedPartition)
     led.follow()
 
     assert _starts(led) == [40, 50]
+
+
+def test_a_log_of_which_all_went_is_continued_and_not_fetched_again(led: LedPartition) -> None:
+    _set(led, retention_ms=1, local_retention_ms=-2)
+    report = led.follow()
+    assert (report.local_start_offset, report.log_end_offset) == (55, 55)
+
+    again = led.follow()
+    assert (again.starts, again.fetched_bytes) == ((), 0)
+    led.append(2)
+    led.fetched.clear()
+    led.follow()
+
+    assert led.fetched[0] == 55
+    with led.as_local_log().open() as remote_log:
+        assert local_log(remote_log).tiered_by_kafka is None
 
 
 def test_nothing_goes_before_somebody_allowed_it(led: LedPartition) -> None:

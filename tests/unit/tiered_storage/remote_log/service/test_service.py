@@ -19,7 +19,7 @@ from support.remote_logs import (
     unsynced,
 )
 from support.waiting import wait_for
-from tiered_storage.errors import RemoteStorageError
+from tiered_storage.errors import LineageContradictedError, RemoteStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
@@ -76,6 +76,29 @@ def test_a_follower_that_has_more_to_fetch_is_due_at_once(remote_log: RemoteLogM
     assert [pool.run_due() for _ in range(3)] == [True, True, False]
 
     assert (pool.ended[Outcome.MORE], pool.ended[Outcome.DONE]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (OSError("a disk"), Outcome.FAILED),
+        (RemoteStorageError("away"), Outcome.FAILED),
+        (LineageContradictedError("forked"), Outcome.BROKEN),
+    ],
+)
+def test_a_follower_that_needs_a_person_is_tried_less_often(
+    remote_log: RemoteLogManager, error: Exception, outcome: Outcome
+) -> None:
+    def follow(_: TopicIdPartition) -> bool:
+        raise error
+
+    service = RemoteLogService(remote_log, "service", follow=follow)
+    service.assign(ORDERS_0, Role.FOLLOWER)
+    pool = service.pools[TaskKind.FOLLOW]
+
+    assert pool.run_due()
+
+    assert pool.ended[outcome] == 1
 
 
 def test_a_service_that_copies_nothing_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
