@@ -180,17 +180,19 @@ class Follower:
         self._log_start_offset = snapshot.log_start_offset
         return snapshot
 
-    def maintain(self, goes_on: Callable[[], bool] = lambda: True) -> None:
+    def maintain(self, goes_on: Callable[[], bool] = lambda: True) -> bool:
         """Look at the remote tier: bring the index files up to date, delete what local retention allows, checkpoint.
 
         An outage of store, metadata or cluster is a finding. Once `goes_on` returns False, the index of no further
-        segment is fetched. Raises OSError.
+        segment is fetched; return whether none is left for that reason. Raises OSError.
         """
+        is_whole = True
         if (snapshot := self.look()) is not None:
-            self._sync_index(snapshot, goes_on)
+            is_whole = self._sync_index(snapshot, goes_on)
             if self._deletes:
                 self._delete(snapshot)
         self._directory.write_checkpoints(self._partition)
+        return is_whole
 
     def report(self) -> FollowReport:
         """Return what the follower has, and what it did."""
@@ -258,12 +260,15 @@ class Follower:
         from_last_tiered = self._context.settings.follower_fetch_last_tiered_offset_enable
         return plan_start(snapshot, leader, self._context.storage, from_last_tiered=from_last_tiered)
 
-    def _sync_index(self, snapshot: PartitionSnapshot, goes_on: Callable[[], bool]) -> None:
+    def _sync_index(self, snapshot: PartitionSnapshot, goes_on: Callable[[], bool]) -> bool:
+        ranges, log_start = snapshot.coverage.ranges, snapshot.log_start_offset
         try:
-            self.index.sync(snapshot.coverage.ranges, self._context.storage, snapshot.log_start_offset, goes_on)
-            self._findings.pop("index", None)
+            changes = self.index.sync(ranges, self._context.storage, log_start, goes_on)
         except (RemoteStorageError, CorruptIndexError) as error:
             self._find("index", error)
+            return True
+        self._findings.pop("index", None)
+        return changes.left == 0
 
     def _delete(self, snapshot: PartitionSnapshot) -> None:
         """Delete what is due by the rights and limits of now; what keeps it is a finding."""

@@ -3,7 +3,7 @@
     followers = Followers.open(context, root, node_id)
     RemoteLogService(remote_log, owner, follow=followers)
 
-A turn ends when the follower has caught up, or after TURN_SECONDS. A follower stays open between its turns; each thread
+A turn ends when the follower has caught up and has the remote log's index, or after TURN_SECONDS. A follower stays open between its turns; each thread
 has connections and a buffer of its own, for whichever follower's turn it is.
 """
 
@@ -70,7 +70,7 @@ class Followers:
         return cls(context, directory, _ThreadsClients(access, cluster_id), is_wanted)
 
     def __call__(self, partition: TopicIdPartition) -> bool:
-        """Follow `partition` for one turn; return whether its leader has more.
+        """Follow `partition` for one turn; return whether its leader, or the remote log's index, has more.
 
         After an error that no retry helps with, its log is recovered at the next turn. Raises as Follower.step and
         Follower.maintain.
@@ -101,8 +101,8 @@ class Followers:
         follower.step()
         while not follower.has_caught_up and goes_on():
             follower.step()
-        follower.maintain(self._is_wanted)
-        return not follower.has_caught_up
+        is_indexed = follower.maintain(goes_on)
+        return not (follower.has_caught_up and is_indexed)
 
     def _follower(self, partition: TopicIdPartition) -> Follower:
         with self._lock:

@@ -60,11 +60,15 @@ class IndexedSegment:
 
 @dataclass(frozen=True, slots=True)
 class IndexChanges:
-    """What a call changed: segments whose entries were added or removed, and trios that were deleted as expired."""
+    """What a call changed: segments whose entries were added or removed, and trios that were deleted as expired.
+
+    `left` segments wait for another call.
+    """
 
     added: int = 0
     removed: int = 0
     expired: int = 0
+    left: int = 0
 
 
 @dataclass(slots=True)
@@ -138,7 +142,7 @@ class RemoteIndexFiles:
                 added += 1
         finally:
             self._write_gathered()
-        return IndexChanges(added, removed, expired)
+        return IndexChanges(added, removed, expired, len(wanted) - same - added)
 
     def chunk_for_offset(self, offset: int) -> RemoteLogIndexEntry | None:
         """Return the chunk that holds `offset`, or else the first one after it; None past the last."""

@@ -63,14 +63,16 @@ def test_each_turn_follows_until_it_has_caught_up(led: LedPartition) -> None:
 
 @pytest.mark.parametrize("ends", ["time", "unwanted"])
 def test_a_turn_ends_early_and_the_next_one_goes_on(led: LedPartition, ends: str) -> None:
-    step = TURN_SECONDS if ends == "time" else 0.0
-    with following(led, count(0.0, step).__next__, lambda: ends == "time") as followers:
-        turns = 0
-        while followers(ORDERS_0):
-            turns += 1
+    is_wanted = ends == "time"
+    with following(led, count(0.0, TURN_SECONDS if is_wanted else 0.0).__next__, lambda: is_wanted) as followers:
+        for turns in range(1, 4):
+            assert followers(ORDERS_0)
             assert len(led.fetched) == turns
+            assert followers._open[ORDERS_0].report().indexed == 0
+    with following(led) as followers:
+        assert not followers(ORDERS_0)
+        assert followers._open[ORDERS_0].report().indexed == 3
 
-    assert turns > 1
     assert led.follower_content() == led.content()
 
 

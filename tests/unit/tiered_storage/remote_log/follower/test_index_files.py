@@ -9,7 +9,7 @@ from support.remote_logs import NOW, ORDERS_0, SEGMENT_OFFSETS, a_copied_remote_
 from support.storages import StagedStorage
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
-from tiered_storage.remote_log.follower.index_files import IndexRotation, RemoteIndexFiles
+from tiered_storage.remote_log.follower.index_files import IndexChanges, IndexRotation, RemoteIndexFiles
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from unit.tiered_storage.remote_log.follower.led_partition import LedPartition
@@ -59,9 +59,9 @@ def test_a_call_may_end_early_and_the_next_one_adds_the_rest(led: LedPartition, 
         ranges, storage = _ranges(remote_log), remote_log.context.storage
         files = RemoteIndexFiles(directory, ONE_FILE)
 
-        assert files.sync(ranges, storage, 0, iter([True, False]).__next__).added == 1
+        assert files.sync(ranges, storage, 0, iter([True, False]).__next__) == IndexChanges(added=1, left=2)
         assert [each.start_offset for each in files.segments] == [0]
-        assert files.sync(ranges, storage, 0).added == 2
+        assert files.sync(ranges, storage, 0) == IndexChanges(added=2)
         assert [each.start_offset for each in files.segments] == [0, 10, 20]
 
 
