@@ -160,6 +160,11 @@ class Follower:
         """Whether the log has all that the leader showed at the last step."""
         return self._followed.has_caught_up
 
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What a person should know, and did not keep it from following, as of the last look."""
+        return tuple(self._findings.values())
+
     def step(self) -> int:
         """Fetch once; return how many bytes came. Raises as PartitionFollower.step."""
         return self._followed.step()
@@ -207,7 +212,7 @@ class Follower:
             done.truncations,
             len(self.index.segments),
             self._deleted,
-            tuple(self._findings.values()),
+            self.findings,
         )
 
     def remote_log(self) -> RemoteLogManager:

@@ -3,12 +3,14 @@
     followers = Followers.open(context, root, node_id)
     RemoteLogService(remote_log, owner, follow=followers)
 
-A turn ends when the follower has caught up and has the remote log's index, or after TURN_SECONDS. A follower stays open between its turns; each thread
-has connections and a buffer of its own, for whichever follower's turn it is.
+A turn ends when the follower has caught up and has the remote log's index, or after TURN_SECONDS. A follower stays open
+between its turns; each thread has connections and a buffer of its own, for whichever follower's turn it is. What a
+follower reports is logged once, until it changes or is gone.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +29,9 @@ from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.follower.followed_directory import FollowedDirectory
 from tiered_storage.remote_log.follower.follower import Follower, ensure_may_follow_into
 from tiered_storage.remote_log.follower.partition_follower import Leader
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.model import Finding, TopicIdPartition
+
+_log = logging.getLogger(__name__)
 
 TURN_SECONDS: Final = 10.0
 
@@ -54,6 +58,7 @@ class Followers:
         self._now = now
         self._lock = threading.Lock()
         self._open: dict[TopicIdPartition, Follower] = {}
+        self._found: dict[TopicIdPartition, frozenset[Finding]] = {}
 
     @classmethod
     def open(
@@ -76,7 +81,8 @@ class Followers:
         Follower.maintain.
         """
         try:
-            return self._turn(self._follower(partition))
+            follower = self._follower(partition)
+            has_more = self._turn(follower)
         except TieredStorageError as error:
             if not error.retriable:
                 self._abandon(partition)
@@ -84,6 +90,11 @@ class Followers:
         except BaseException:
             self._abandon(partition)
             raise
+        found = frozenset(follower.findings)
+        for each in sorted(found - self._found.get(partition, frozenset()), key=str):
+            _log.warning("%s", each)
+        self._found[partition] = found
+        return has_more
 
     def close(self) -> None:
         """Write everything to disk, and release the directory. No turn may be under way."""

@@ -16,6 +16,7 @@ from support.remote_logs import ENABLED, NOW, ORDERS_0, a_copied_remote_log, top
 from tiered_storage.errors import (
     ClusterUnreachableError,
     ConfigurationError,
+    CorruptIndexError,
     InvalidLogDirectoryError,
     UnknownPartitionError,
 )
@@ -26,6 +27,7 @@ from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchLimits
 from tiered_storage.remote_log.follower import followers as followers_module
 from tiered_storage.remote_log.follower.followed_directory import FollowedDirectory
 from tiered_storage.remote_log.follower.followers import TURN_SECONDS, Followers
+from tiered_storage.remote_log.follower.index_files import RemoteIndexFiles
 from unit.tiered_storage.remote_log.follower.led_partition import LedPartition
 
 
@@ -123,6 +125,20 @@ def test_local_segments_go_only_if_runs_of_a_schedule_delete(tmp_path: Path, is_
         followers(ORDERS_0)
 
         assert followers._open[ORDERS_0].report().deleted == deleted
+
+
+def test_what_a_follower_reports_is_logged_once(
+    led: LedPartition, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def corrupt(*_: object) -> None:
+        raise CorruptIndexError("the index is corrupt")
+
+    monkeypatch.setattr(RemoteIndexFiles, "sync", corrupt)
+    with following(led) as followers:
+        for _ in range(2):
+            followers(ORDERS_0)
+
+    assert [record.getMessage() for record in caplog.records] == ["orders-0: the index is corrupt"]
 
 
 def test_the_log_of_a_topic_that_was_created_again_is_closed_and_kept(led: LedPartition) -> None:
