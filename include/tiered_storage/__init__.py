@@ -15,6 +15,7 @@ __all__ = [
     "kafka_wire",
     "own_classes",
     "private_files",
+    "process",
     "redaction",
     "regular_files",
     "remote_log",

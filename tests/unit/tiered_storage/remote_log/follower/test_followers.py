@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from support.remote_logs import ENABLED, NOW, ORDERS_0, a_copied_remote_log, topic_id, unsynced
+from support.remote_logs import ENABLED, ORDERS_0, a_copied_remote_log, topic_id, unsynced
 from tiered_storage.errors import (
     ClusterUnreachableError,
     ConfigurationError,
-    CorruptIndexError,
     InvalidLogDirectoryError,
+    RemoteStorageError,
     UnknownPartitionError,
 )
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
@@ -44,7 +44,7 @@ def following(
     """Open followers of the leader, and close them at the end."""
     with unsynced(), led.files.open() as remote_log:
         context = led.beside(remote_log).context
-        directory = FollowedDirectory.open(led.directory, ORDERS_0.cluster_id, lambda: NOW, 1)
+        directory = FollowedDirectory.open(led.directory, ORDERS_0.cluster_id, context.clock, 1)
         followers = Followers(context, directory, led, is_wanted, now)
         try:
             yield followers
@@ -130,15 +130,15 @@ def test_local_segments_go_only_if_runs_of_a_schedule_delete(tmp_path: Path, is_
 def test_what_a_follower_reports_is_logged_once(
     led: LedPartition, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def corrupt(*_: object) -> None:
-        raise CorruptIndexError("the index is corrupt")
+    def fail(*_: object) -> None:
+        raise RemoteStorageError("the index is away")
 
-    monkeypatch.setattr(RemoteIndexFiles, "sync", corrupt)
+    monkeypatch.setattr(RemoteIndexFiles, "sync", fail)
     with following(led) as followers:
         for _ in range(2):
             followers(ORDERS_0)
 
-    assert [record.getMessage() for record in caplog.records] == ["orders-0: the index is corrupt"]
+    assert [record.getMessage() for record in caplog.records] == ["orders-0: the index is away"]
 
 
 def test_the_log_of_a_topic_that_was_created_again_is_closed_and_kept(led: LedPartition) -> None:
