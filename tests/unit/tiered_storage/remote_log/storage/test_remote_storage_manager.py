@@ -71,6 +71,8 @@ def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_package" / "storage.py").write_text(OWN_MANAGER)
     (tmp_path / "own_package" / "broken.py").write_text("import a_package_that_nobody_has\n")
     (tmp_path / "own_package" / "invalid.py").write_text("class Whole\n")
+    for name in [each for each in sys.modules if each.partition(".")[0] == "own_package"]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
 
 
