@@ -5,6 +5,7 @@ A killed process is the real thing (tests/crashes); this is for tests that try t
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,7 @@ from unittest import mock
 
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.topic.cluster.metadata_writer import MetadataWriter
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
 _STEPS: dict[type, tuple[str, ...]] = {
@@ -24,6 +26,7 @@ _STEPS: dict[type, tuple[str, ...]] = {
         "put_lineages",
         "put_remote_partition_delete_metadata",
     ),
+    MetadataWriter: ("write",),
     SqlLeases: ("acquire_many", "heartbeat_many", "release_many"),
 }
 
@@ -71,3 +74,18 @@ def dies_at(step: int, *, after_it: bool) -> Iterator[None]:
             yield
         except Died:
             return
+
+
+@contextmanager
+def dies_at_sync(step: int) -> Iterator[None]:
+    """Let the block die when it syncs a file for the `step`th time, from 0. Died leaves the block, which cleans up."""
+    count = -1
+
+    def sync(_: int) -> None:
+        nonlocal count
+        count += 1
+        if count >= step:
+            raise Died
+
+    with mock.patch.object(os, "fsync", sync):
+        yield

@@ -5,65 +5,31 @@ The leader's log is the log directory of a remote log's files; between two calls
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from support.remote_logs import (
-    BATCH_RECORDS,
-    LOG_CONFIG,
-    NOW,
-    ORDERS_0,
-    SEGMENT_BYTES,
-    RemoteLogFiles,
-    record,
-    unsynced,
-    with_context,
-)
-from tiered_storage.errors import OffsetOutOfRangeError
+from support.led_log import LedLog
+from support.remote_logs import BATCH_RECORDS, LOG_CONFIG, NOW, ORDERS_0, RemoteLogFiles, record, unsynced
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.log.local_log import LocalLog
-from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
-from tiered_storage.kafka_wire.fetch_layout import EpochEnd
-from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.remote_log.follower.follower import Follower, FollowReport, follow
-from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
-from tiered_storage.remote_log.source.partition_log import PartitionLog, RollRules, UnsegmentedLog
 
-RULES = RollRules(SEGMENT_BYTES, LogConfig().segment_ms, LogConfig().segment_index_bytes, 100, 1 << 20)
 FOREVER = replace(LOG_CONFIG, retention_ms=-1, file_delete_delay_ms=0)
 
 
-class _ClusterSource(LogDirectorySource):
-    """The leader's log as a running cluster shows it: without its segments."""
-
-    @property
-    def shows_segments(self) -> bool:
-        return False
-
-    def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
-        found = super().partition(partition)
-        unsegmented = UnsegmentedLog(RULES, lambda _: 0, lambda _: 1.0, lambda _: -1, lambda _: {})
-        return None if found is None else replace(found, segments=(), unsegmented=unsegmented)
-
-
 @dataclass
-class LedPartition:
-    """The leader of orders-0, whose log is in `files`; an answer to Fetch has at most `bytes_at_once`."""
+class LedPartition(LedLog):
+    """The leader of orders-0, whose log is in `files`."""
 
     files: RemoteLogFiles
-    epoch: int = 0
-    bytes_at_once: int = SEGMENT_BYTES
-    before_fetch: Callable[[], None] = lambda: None
-    """Called once before the next answer."""
-    fetched: list[int] = field(default_factory=list)
-    """The offset of each Fetch."""
+
+    @property
+    def leaders_directory(self) -> Path:
+        return self.files.log_directory
 
     @property
     def directory(self) -> Path:
@@ -100,42 +66,6 @@ class LedPartition:
         """Return the leader's bytes from the batch that begins at `start` on."""
         with self.log() as log:
             return everything(log, start)
-
-    def fetch(
-        self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits | None = None
-    ) -> FetchAnswer:
-        """As ClusterClient."""
-        assert limits is not None
-        called, self.before_fetch = self.before_fetch, lambda: None
-        called()
-        [asked] = positions
-        self.fetched.append(asked.offset)
-        with self.log() as log:
-            end, start = log.high_watermark, log.log_start_offset
-            try:
-                served, code = log.fetch(asked.offset, self.bytes_at_once).batches, 0
-            except OffsetOutOfRangeError:
-                served, code = b"", 1
-        room = buffer.room(len(served))
-        room[:] = served
-        offsets = (end, end, start) if code == 0 else (-1, -1, -1)
-        found = FetchedPartition("orders", 0, code, *offsets, (), -1, room, self.epoch)
-        return FetchAnswer(0.0, (found,))
-
-    def offsets_for_leader_epochs(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
-        """As ClusterClient."""
-        [(partition, epoch)] = wanted.items()
-        with self.log() as log:
-            epochs = log.leader_epochs
-            if epoch == self.epoch or (epochs and epoch < self.epoch and epoch >= epochs[-1].epoch):
-                known = min(epoch, epochs[-1].epoch) if epochs else epoch
-                return {partition: EpochEnd(known, log.log_end_offset)}
-            found = log.end_offset_for_epoch(epoch)
-        return {partition: EpochEnd(-1, -1) if found is None else EpochEnd(*found)}
-
-    def beside(self, remote_log: RemoteLogManager) -> RemoteLogManager:
-        """Return the remote log with the leader as its cluster."""
-        return with_context(remote_log, source=_ClusterSource((self.files.log_directory,)))
 
     @contextmanager
     def follower(self, **settings: Any) -> Iterator[Follower]:

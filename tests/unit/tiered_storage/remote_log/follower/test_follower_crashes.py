@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
 from support.remote_logs import ENABLED, ORDERS_0, a_copied_remote_log, assert_clean
-from support.simulated_crashes import Died
+from support.simulated_crashes import Died, dies_at_sync
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.remote_log.follower.follower import Follower, follow
@@ -20,21 +17,9 @@ from unit.tiered_storage.remote_log.follower.led_partition import LedPartition
 MOST_STEPS = 400
 
 
-def _dying(step: int, steps: list[int]) -> Callable[[int], None]:
-    """Return a stand-in for os.fsync that dies at the call of that number; `steps` gets the calls."""
-
-    def sync(_: int) -> None:
-        steps.append(len(steps))
-        if len(steps) > step:
-            raise Died
-
-    return sync
-
-
 def _killed_at(led: LedPartition, step: int) -> bool:
     """Follow until the step of that number, from 0; return whether there was one."""
-    steps: list[int] = []
-    with led.files.open() as remote_log, mock.patch.object(os, "fsync", _dying(step, steps)):
+    with led.files.open() as remote_log, dies_at_sync(step):
         try:
             context = led.beside(remote_log).context
             with Follower.open(context, ORDERS_0, led.directory, leader=led) as follower:

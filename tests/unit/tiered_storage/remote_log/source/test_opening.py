@@ -9,6 +9,7 @@ from types import MappingProxyType
 import pytest
 
 from support.remote_logs import a_remote_log
+from support.topic_brokers import Answers
 from tiered_storage.kafka_log.files.topic_partition import OUR_METADATA_TOPIC
 from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
 from tiered_storage.remote_log.source.opening import open_source
@@ -16,7 +17,6 @@ from tiered_storage.remote_log.source.partition_log import NamedPartition, Parti
 from tiered_storage.remote_log.source.segment_source import SegmentSource
 from tiered_storage.settings.own_managers import KAFKAS_METADATA_MANAGER, METADATA_TOPIC_OPTION
 from tiered_storage.settings.settings import Settings, load_settings
-from unit.tiered_storage.remote_log.metadata.topic.answers import Answers
 
 NAMED = MappingProxyType(
     {

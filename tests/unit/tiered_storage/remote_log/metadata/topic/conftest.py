@@ -9,9 +9,9 @@ import pytest
 
 from support.clocks import ManualClock
 from support.metadata_stores import topic_options, topic_store
+from support.topic_brokers import SERVERS, Answers
 from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
 from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
-from unit.tiered_storage.remote_log.metadata.topic.answers import SERVERS, Answers
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import pytest
 
 from support.clocks import ManualClock
 from support.metadata_stores import ORDERS_0, a_segment, sqlite_store, topic_store
+from support.topic_brokers import SERVERS, Answers
 from tiered_storage.errors import ConfigurationError, MetadataMissingError
 from tiered_storage.remote_log.metadata.sql.topic_segments import write_beginnings
 from tiered_storage.remote_log.metadata.topic.cache import write_next_offset
 from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
 from tiered_storage.remote_log.model import Lease
-from unit.tiered_storage.remote_log.metadata.topic.answers import SERVERS, Answers
 
 
 def consume(store: TopicMetadataStore, partition: int, offset: int) -> None:

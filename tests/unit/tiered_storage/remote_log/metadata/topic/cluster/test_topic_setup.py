@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from support.topic_brokers import Answers
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
-from unit.tiered_storage.remote_log.metadata.topic.answers import Answers
 
 
 def test_a_topic_whose_oldest_records_are_deleted_by_size_is_refused(

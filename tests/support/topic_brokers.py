@@ -1,4 +1,4 @@
-"""Brokers of a metadata topic, whose answers and records a test chooses."""
+"""Brokers of a metadata topic, in memory: their answers are what a test chooses, or what was written to them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from support.remote_logs import NOW, topic_id
 from tiered_storage.kafka_log.records.batch_header import read_batch_header
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.apis import OffsetSpec
-from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchedPartition, FetchPosition
+from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchedPartition, FetchPosition
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata, TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset
 from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
+from tiered_storage.remote_log.metadata.topic.cluster.metadata_writer import MetadataWriter, OutgoingRecord
 
 SERVERS = "127.0.0.1:1"
 KEPT = TopicConfigs.of({"retention.ms": "-1"})
@@ -86,3 +90,46 @@ class Answers:
         end = self.ends[asked.partition]
         found = FetchedPartition(asked.topic, asked.partition, 0, end, end, 0, (), -1, memoryview(records))
         return FetchAnswer(0, (found,))
+
+
+_BATCHES_AT_ONCE = 3
+"""In an answer to Fetch: a reader mostly has to fetch more than once."""
+
+
+@dataclass
+class MemoryTopic(Answers):
+    """Brokers that take records, each a batch of its own, and answer with them."""
+
+    batches: dict[int, list[bytes]] = field(default_factory=dict)
+    """The log of each partition."""
+
+    def give(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let every client of a cluster get these answers, and every writer write here."""
+        super().give(monkeypatch)
+        monkeypatch.setattr(ClusterClient, "fetch", self._fetch_written)
+        monkeypatch.setattr(MetadataWriter, "write", lambda _, topic, records: self._write(topic, records))
+
+    def create(self, name: str) -> None:
+        """Create another topic, which replaces this one."""
+        self.topic = replace(self.topic, name=name, topic_id=topic_id(name))
+        self.ends, self.batches = {}, {}
+
+    def _write(self, topic: MetadataTopicId, records: Sequence[OutgoingRecord]) -> list[int]:
+        assert topic == self.topic
+        offsets = []
+        for each in records:
+            log = self.batches.setdefault(each.partition, [])
+            offsets.append(len(log))
+            log.append(encode_batch([Record(len(log), NOW, None, each.value)]))
+            self.ends[each.partition] = len(log)
+        return offsets
+
+    def _fetch_written(self, positions: Sequence[FetchPosition], buffer: FetchBuffer, **_: object) -> FetchAnswer:
+        [asked] = positions
+        assert (asked.topic, asked.topic_id) == (self.topic.name, self.topic.topic_id)
+        log = self.batches.get(asked.partition, [])
+        served = b"".join(log[asked.offset : asked.offset + _BATCHES_AT_ONCE])
+        room = buffer.room(len(served))
+        room[:] = served
+        end = len(log)
+        return FetchAnswer(0.0, (FetchedPartition(asked.topic, asked.partition, 0, end, end, 0, (), -1, room),))
