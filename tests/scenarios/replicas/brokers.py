@@ -13,10 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.remote_logs import BATCH_RECORDS, CLUSTER_ID, LOG_CONFIG, NOW, topic_id, unsynced
+from support.transactions import split
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
+from tiered_storage.kafka_log.files.log_segment import has_segment
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.follower.moving import move_partition
+from tiered_storage.remote_log.lineage import epoch_at
 
 PADDING = 60
 
@@ -24,6 +28,11 @@ PADDING = 60
 def value_of(epoch: int, offset: int) -> bytes:
     """Return what a leader writes at an offset."""
     return f"{epoch}/{offset}".encode().ljust(PADDING, b".")
+
+
+def epoch_in(value: bytes | None) -> int:
+    """Return the epoch of the leader that wrote a value."""
+    return int((value or b"").split(b"/")[0])
 
 
 @dataclass
@@ -37,6 +46,8 @@ class Brokers:
     leader: int = 0
     epoch: int = 0
     logs: list[list[int]] = field(default_factory=list)
+    moved: set[int] = field(default_factory=set)
+    """The brokers whose log is in their other log directory."""
 
     def __post_init__(self) -> None:
         self.logs = [[] for _ in range(self.count)]
@@ -45,8 +56,12 @@ class Brokers:
                 writer.create_log(self.topic, 0, self.topic_id, LOG_CONFIG)
 
     def directory(self, number: int) -> Path:
-        """Return a broker's log directory."""
-        return self.root / f"broker-{number}"
+        """Return the log directory that has a broker's log."""
+        return self.places(number)[number in self.moved]
+
+    def places(self, number: int) -> tuple[Path, Path]:
+        """Return a broker's two log directories; it begins with the first."""
+        return self.root / f"broker-{number}", self.root / f"broker-{number}-other"
 
     def partition_directory(self, number: int) -> Path:
         """Return where a broker's log of the partition is."""
@@ -125,6 +140,39 @@ class Brokers:
         before = (entry for entry in epochs if entry.start_offset < end)
         write_leader_epochs(checkpoint, [*before, EpochEntry(self.epoch, end)])
 
+    def learn(self, number: int) -> None:
+        """Learn what is in a broker's log, to which another program wrote: a part of what it had, or of its leader's.
+
+        If that program was killed before the log had a segment, the broker starts with an empty one.
+        """
+        directory = self.partition_directory(number)
+        if not directory.is_dir() or not has_segment(directory):
+            self.empty(number)
+            return
+        with self.log(number) as log:
+            start, end = max(log.segments[0].base_offset, log.log_start_offset), log.log_end_offset
+            found = [epoch_in(each.value) for each in _records(log, start) if each.offset >= start]
+            before = epoch_at(log.leader_epochs, start - 1)
+        for known in (self.written_by, self.logs[number]):
+            # Whoever has the same leader at one offset has the same records below it.
+            if known[start:end] == found and len(known) >= end and (found or before in {None, *known[:start][-1:]}):
+                self.logs[number] = known[:end]
+                return
+        raise AssertionError(f"offsets {start} to {end} of {found} are neither of the leader nor of {number}")
+
+    def empty(self, number: int) -> None:
+        """Let a broker lose its log."""
+        shutil.rmtree(self.partition_directory(number), ignore_errors=True)
+        with unsynced(), LogDirectoryWriter.open(self.directory(number), LOG_CONFIG, clock=lambda: NOW) as writer:
+            writer.create_log(self.topic, 0, self.topic_id, LOG_CONFIG)
+        self.logs[number] = []
+
+    def move(self, number: int) -> None:
+        """Move a broker's log to its other log directory."""
+        here, there = self.directory(number), self.places(number)[number not in self.moved]
+        move_partition(self.topic, 0, here, there)
+        self.moved ^= {number}
+
     def recreate(self, topic_id: str) -> None:
         """Delete the topic and create it again under its name, with another id and empty."""
         self.topic_id, self.epoch, self.logs = topic_id, 0, [[] for _ in range(self.count)]
@@ -138,3 +186,10 @@ class Brokers:
         with self.log(self.leader) as log:
             log.delete_records(before)
             log.delete_old_segments()
+
+
+def _records(log: LocalLog, offset: int) -> Iterator[Record]:
+    while batches := log.read(offset, 1):
+        for _, records in split(batches):
+            yield from records
+            offset = records[-1].offset + 1

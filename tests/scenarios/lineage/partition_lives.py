@@ -1,8 +1,4 @@
-"""Random histories of a partition: elections, truncations, copies that succeed or die, and retention.
-
-In every history readers get what the current leader has from the global log start on, each offset once. After leftovers
-are deleted, the audit is clean (scenarios 8, 9, 10, 17, 19, 20, 33, 36).
-"""
+"""What may happen to a partition, in any order: elections, copies that succeed or die, deletions, losses, repairs."""
 
 from __future__ import annotations
 
@@ -12,11 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule
 
-from scenarios.replicas.lived_partition import LivedPartition, segments_in
+from scenarios.lineage.lived_partition import LivedPartition, segments_in
 from support.metadata_files import remove_metadata
 from support.plain_reader import PlainReader
 from support.remote_logs import (
@@ -54,7 +49,7 @@ ANY = st.integers(0, 10_000)
 
 
 class PartitionLives(LivedPartition):
-    """What may happen to the partition: elections, copies that succeed or die, deletions, losses, repairs."""
+    """The rules of what may happen to the partition."""
 
     # ------------------------------------------------------------------------------------------------- the cluster
 
@@ -218,6 +213,7 @@ class PartitionLives(LivedPartition):
             plan = remote_log.deletions.plan_record_deletion(self.partition, before)
             if plan is None:
                 return
+            self.expirable = max(self.expirable, before)
             _, left = remote_log.deletions.mark_expired([plan], "delete records")
             assert not left, left
             assert remote_log.context.segments.log_start_offset(self.partition) == before
@@ -243,6 +239,7 @@ class PartitionLives(LivedPartition):
         self.brokers.recreate(topic_id(f"orders {len(self.lives)}"))
         self.leader_was_seen = False
         self.doubled = False
+        self.expirable = 0
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data())
@@ -314,11 +311,8 @@ class PartitionLives(LivedPartition):
         """Rebuild them from the store. Runs continue, and earlier zombies are refused."""
         with self.open() as remote_log:
             marked = self.were_visible(remote_log) - self.visible(remote_log)
-        remove_metadata(self.files)
-        settings = self.files.settings()
         with unsynced():
-            report = rebuild_metadata(settings, store_options(settings, {}), self.files.clock)
-        assert report.unreadable == ()
+            self.rebuild()
         self.doubled = False
         with self.open() as remote_log:
             # The last copy may be long ago, so that nothing proves the clock.
@@ -329,6 +323,13 @@ class PartitionLives(LivedPartition):
                 assert remote_log.context.segments.partition_state(old).delete_state is not None
         # The rebuild found copies that a dead run never committed, perhaps with a gap before them: fill it.
         self.copy(None)
+
+    def rebuild(self) -> None:
+        """Remove the metadata, and rebuild them from the store."""
+        remove_metadata(self.files)
+        settings = self.files.settings()
+        report = rebuild_metadata(settings, store_options(settings, {}), self.files.clock)
+        assert report.unreadable == ()
 
     @rule(data=st.data())
     def stop_and_lift(self, data: st.DataObject) -> None:
@@ -380,26 +381,3 @@ def _epochs_of(segment: RemoteLogSegmentMetadata, offsets: range) -> list[int]:
     return [
         next(entry.epoch for entry in reversed(segment.leader_epochs) if entry.start_offset <= at) for at in offsets
     ]
-
-
-def run(examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        PartitionLives,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            phases=[Phase.explicit, Phase.reuse, Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
-def test_random_lives_of_a_partition() -> None:
-    run(15, 40)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(3600)
-def test_many_long_lives_of_a_partition() -> None:
-    run(300, 100)

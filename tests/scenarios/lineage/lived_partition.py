@@ -16,6 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from scenarios.replicas.brokers import Brokers
 from support.plain_reader import PlainReader
 from support.remote_logs import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
     CLUSTER_ID,
     ENABLED,
     RemoteLogFiles,
@@ -57,6 +59,8 @@ class LivedPartition(RuleBasedStateMachine):
         self.was_killed = False
         self.doubled = False
         """Whether the last audit, quick or deep, found overlaps in the current incarnation."""
+        self.expirable = 0
+        """The offset up to which retention and deletions of records ever allowed to delete this incarnation."""
 
     def teardown(self) -> None:
         try:
@@ -94,6 +98,10 @@ class LivedPartition(RuleBasedStateMachine):
             self.delete_marked(remote_log)
 
     def retention(self, *, local: int = -2, total: int = -1) -> None:
+        """Set the limits, in bytes; negative ones are none."""
+        if total >= 0:
+            # No batch here has more bytes than that.
+            self.expirable = max(self.expirable, self.brokers.end - total // BATCH_BYTES * BATCH_RECORDS)
         topic = {**ENABLED, "local.retention.bytes": local, "retention.bytes": total}
         self.files.properties["topics"] = {"orders": topic}
         with self.open() as remote_log:
