@@ -21,6 +21,7 @@ from support.metadata_stores import (
     dump,
     topic_store,
 )
+from support.topic_brokers import SERVERS, Answers
 from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.kafka_log.records.record_batch import Compression, Record, encode_batch
 from tiered_storage.remote_log.metadata.sql.database.schema import metadata as sql_tables
@@ -30,7 +31,6 @@ from tiered_storage.remote_log.metadata.topic.cluster import record_blocks
 from tiered_storage.remote_log.metadata.topic.records import encode_record
 from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
-from unit.tiered_storage.remote_log.metadata.topic.answers import SERVERS, Answers
 
 ALWAYS, NEVER = 1, 1 << 30
 
