@@ -40,7 +40,12 @@ from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStora
 from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 from tiered_storage.remote_log.tiering_policy import decided_topic, effective
-from tiered_storage.settings.own_managers import COMMON_CLIENT_PREFIX, METADATA_CACHE_OPTION, METADATA_MANAGER
+from tiered_storage.settings.own_managers import (
+    COMMON_CLIENT_PREFIX,
+    METADATA_CACHE_OPTION,
+    METADATA_MANAGER,
+    METADATA_WRITE_OPTION,
+)
 from tiered_storage.settings.settings import Settings
 
 
@@ -162,13 +167,17 @@ def metadata_configs(settings: Settings, client_properties: Mapping[str, str] | 
     """
     if not settings.has_metadata_topic:
         return settings.rlmm_config
-    cache = {METADATA_CACHE_OPTION: str(settings.state_directory / "metadata-topic")}
+    ours = {
+        METADATA_CACHE_OPTION: str(settings.state_directory / "metadata-topic"),
+        # A heartbeat leaves more than half of a lease, in which what its holder writes arrives or is dropped.
+        METADATA_WRITE_OPTION: str(settings.lease_duration_ms // 2),
+    }
     if any(name.endswith(".bootstrap.servers") for name in settings.rlmm_config):
-        return {**cache, **settings.rlmm_config}
+        return {**ours, **settings.rlmm_config}
     found = client_properties_of(settings) if client_properties is None else client_properties
     servers = {"bootstrap.servers": settings.bootstrap_servers} if settings.bootstrap_servers else {}
     common = {COMMON_CLIENT_PREFIX + name: value for name, value in {**found, **servers}.items()}
-    return {**cache, **common, **settings.rlmm_config}
+    return {**ours, **common, **settings.rlmm_config}
 
 
 def _metadata_factory(settings: Settings) -> MetadataStoreFactory:

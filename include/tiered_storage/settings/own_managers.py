@@ -46,6 +46,8 @@ METADATA_TOPIC_OPTION = "remote.log.metadata.topic.name"
 """The option, after rlmm.config., with the name of the metadata topic."""
 METADATA_CACHE_OPTION = "remote.log.metadata.cache.directory"
 """The option, after rlmm.config., with the folder of the metadata topic's cache."""
+METADATA_WRITE_OPTION = "remote.log.metadata.producer.message.timeout.ms"
+"""The option, after rlmm.config., with how long a record of the metadata topic may wait for the brokers."""
 
 
 @dataclass(frozen=True, slots=True)

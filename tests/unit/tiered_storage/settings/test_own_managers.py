@@ -9,7 +9,8 @@ import pytest
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import metadata_configs
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStoreFactory
-from tiered_storage.settings.own_managers import KAFKAS_METADATA_MANAGER, TOPIC_METADATA_MANAGER
+from tiered_storage.remote_log.metadata.topic.cluster.options import TopicOptions
+from tiered_storage.settings.own_managers import KAFKAS_METADATA_MANAGER, METADATA_WRITE_OPTION, TOPIC_METADATA_MANAGER
 from tiered_storage.settings.settings import WHERE_METADATA_ARE, Settings, load_settings
 
 OWN = "remote.log.storage.manager.class.name: package.storage.Own\n"
@@ -103,7 +104,19 @@ def test_a_metadata_topic_is_named_by_our_class_or_by_kafkas(tmp_path: Path, nam
         "remote.log.metadata.topic.num.partitions": "7",
         "remote.log.metadata.common.client.bootstrap.servers": "a:9092",
         "remote.log.metadata.cache.directory": str(settings.state_directory / "metadata-topic"),
+        "remote.log.metadata.producer.message.timeout.ms": "300000",
     }
+
+
+def test_a_record_of_the_metadata_topic_is_dropped_before_the_lease_of_its_writer_ends(tmp_path: Path) -> None:
+    """If it arrived later, it could undo what the next holder did."""
+    settings = load(
+        tmp_path,
+        f"remote.log.metadata.manager.class.name: {KAFKAS_METADATA_MANAGER}\nlease.duration.ms: 40000\n"
+        "bootstrap.servers: a:9092\n",
+    )
+
+    assert TopicOptions.of(metadata_configs(settings)).write_wait_ms == 20_000
 
 
 def test_an_option_of_the_metadata_topics_client_comes_before_the_clusters(tmp_path: Path) -> None:
@@ -128,7 +141,7 @@ def test_a_metadata_topic_on_another_cluster_does_not_get_the_clusters_login(tmp
 
     configs = metadata_configs(settings, {"sasl.username": "me", "sasl.password": "secret", "ssl.key.location": "/key"})
 
-    assert configs == own
+    assert configs == own | {METADATA_WRITE_OPTION: "300000"}
 
 
 def test_metadata_are_found_though_other_settings_are_wrong(tmp_path: Path) -> None:

@@ -40,29 +40,33 @@ class MetadataWriter:
         """Write the records, in order; return their offsets.
 
         Raises MetadataUnavailableError if any was not acknowledged by all replicas in sync in time: it may be written
-        or not, as readers will see.
+        or not, as readers will see. Raises ConfigurationError for a record that is larger than the client allows.
         """
         offsets: dict[int, int] = {}
         failures: list[str] = []
 
         def delivered(number: int) -> Callable[[Any, Any], None]:
             def call(error: Any, message: Any) -> None:
-                if error is None:
-                    offsets[number] = message.offset()
-                else:
+                if error is not None:
                     failures.append(str(error.str()))
+                elif message.offset() is None:
+                    failures.append("one was written, and its leader, which changed, does not know where")
+                else:
+                    offsets[number] = message.offset()
 
             return call
 
         with _in_use:
             producer = self._producer()
             for number, record in enumerate(records):
-                producer.produce(topic.name, record.value, partition=record.partition, on_delivery=delivered(number))
-            left = producer.flush(self._options.consume_wait_ms / 1000 + _FLUSH_MARGIN_SECONDS)
+                full = self._queue(producer, topic, record, delivered(number))
+                if full is not None:
+                    # Those after it would be out of order.
+                    failures.append(full)
+                    break
+            left = producer.flush(self._options.write_wait_ms / 1000 + _FLUSH_MARGIN_SECONDS)
             if left or failures or len(offsets) != len(records):
-                # Nothing may be sent later, when its writer has long been refused.
-                producer.purge()
-                _producers.clear()
+                self._drop(producer)
                 why = failures[0] if failures else f"{left} records were not acknowledged"
                 raise MetadataUnavailableError(
                     f"metadata topic {topic.name}: the brokers at {self._options.servers} did not take the records "
@@ -70,12 +74,36 @@ class MetadataWriter:
                 )
         return [offsets[number] for number in range(len(records))]
 
+    def _queue(
+        self, producer: Any, topic: MetadataTopicId, record: OutgoingRecord, delivered: Callable[[Any, Any], None]
+    ) -> str | None:
+        """Hand a record to the producer; return why it has no room for it, or None. Raises ConfigurationError."""
+        # Imported here: it costs a tenth of a second, and most commands only read.
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+
+        try:
+            producer.produce(topic.name, record.value, partition=record.partition, on_delivery=delivered)
+        except BufferError as error:
+            return str(error)
+        except KafkaException as error:
+            self._drop(producer)
+            raise ConfigurationError(
+                f"metadata topic {topic.name}: the client refuses a record of {len(record.value)} bytes ({error}): set "
+                "message.max.bytes of the producer, and max.message.bytes of the topic, to more"
+            ) from error
+        return None
+
+    @staticmethod
+    def _drop(producer: Any) -> None:
+        """Let nothing be sent later, when its writer has long been refused."""
+        producer.purge()
+        _producers.clear()
+
     def _producer(self) -> Any:
-        timeout = {"message.timeout.ms": self._options.consume_wait_ms, "linger.ms": 0, "log_level": 0}
-        properties = {**timeout, **self._options.client("producer"), **_OURS}
+        ours = {**_OURS, "message.timeout.ms": self._options.write_wait_ms}
+        properties = {"linger.ms": 0, "log_level": 0, **self._options.client("producer"), **ours}
         key = os.getpid(), tuple(sorted(properties.items()))
         if key not in _producers:
-            # Imported here: it costs a tenth of a second, and most commands only read.
             from confluent_kafka import KafkaException, Producer  # noqa: PLC0415
 
             try:

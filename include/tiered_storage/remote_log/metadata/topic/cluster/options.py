@@ -96,6 +96,14 @@ class TopicOptions:
         return found
 
     @property
+    def write_wait_ms(self) -> int:
+        """How long a record may wait for the brokers (ms): a record that arrives after its lease ended may undo what
+        the next holder did.
+        """
+        own = self.client("producer").get("message.timeout.ms", "")
+        return min(self.consume_wait_ms, int(own) or self.consume_wait_ms) if own.isdigit() else self.consume_wait_ms
+
+    @property
     def servers(self) -> str:
         """The brokers that are asked first, for messages."""
         return self.client("admin")["bootstrap.servers"]

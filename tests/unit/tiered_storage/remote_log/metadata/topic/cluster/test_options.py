@@ -51,6 +51,15 @@ def test_a_clients_own_properties_come_before_those_of_all() -> None:
     assert "a:9092" not in repr(options), "properties may be secrets"
 
 
+@pytest.mark.parametrize(
+    ("timeout", "expected"), [("30000", 30_000), ("900000", 120_000), ("0", 120_000), ("soon", 120_000)]
+)
+def test_a_record_waits_no_longer_than_its_own_limit_nor_than_a_call(timeout: str, expected: int) -> None:
+    options = TopicOptions.of(CACHE | SERVERS | {"remote.log.metadata.producer.message.timeout.ms": timeout})
+
+    assert options.write_wait_ms == expected
+
+
 def test_without_brokers_no_client_has_properties() -> None:
     with pytest.raises(ConfigurationError, match=r"common\.client\.bootstrap\.servers"):
         TopicOptions.of(CACHE).client("consumer")
