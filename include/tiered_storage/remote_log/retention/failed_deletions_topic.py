@@ -113,9 +113,14 @@ class FailedDeletionsTopic:
             if error is not None:
                 refused.append(error.str())
 
+        from confluent_kafka import KafkaException  # noqa: PLC0415 -- as in _producer
+
         producer = self._producer(connection)
-        for each in wanted:
-            producer.produce(self.name, each.value, each.key, on_delivery=delivered)
+        try:
+            for each in wanted:
+                producer.produce(self.name, each.value, each.key, on_delivery=delivered)
+        except (BufferError, KafkaException) as error:
+            refused.append(str(error))
         if producer.flush(DELIVERY_SECONDS + _GRACE_SECONDS):
             refused.append("no broker answered")
         if refused:

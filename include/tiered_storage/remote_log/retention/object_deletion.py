@@ -246,6 +246,8 @@ class ObjectDeletion:
         """
         segments = [segment for segment, _ in batch]
         failed = self._delete_objects(segments)
+        # Before the metadata change, which may fail.
+        self._note(segments, failed)
         now, ended = self.context.clock(), SegmentState.DELETE_SEGMENT_FINISHED
         gone = [(segment, lease) for segment, lease in batch if segment.segment_id.id not in failed]
         steps = [(RemoteLogSegmentMetadataUpdate(segment.segment_id, ended, now), lease) for segment, lease in gone]
@@ -256,7 +258,6 @@ class ObjectDeletion:
                 self.on_moved(outcome.size, 1)
             else:
                 refused[segment.topic_id_partition] = outcome
-        self._note(segments, failed)
         self.context.safety.forget_failures(segment.segment_id for segment, _ in gone)
         return refused
 

@@ -4,13 +4,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from support.clocks import stamped
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, segments_of, with_context
-from tiered_storage.errors import ConfigurationError, RemoteStorageError, TieredStorageError
+from tiered_storage.errors import ConfigurationError, MetadataUnavailableError, RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Outcome, Step
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.retention import failed_deletions_topic
 from tiered_storage.remote_log.retention.failed_deletions_topic import FailedDeletion, FailedDeletionsTopic
@@ -107,6 +110,49 @@ def test_a_cluster_that_does_not_answer_is_waited_for_once_and_reported(
     assert len(listed) == 3
     [of_the_topic] = [each for each in report.failures if not each.partition]
     assert TOPIC in of_the_topic.message
+
+
+@pytest.mark.parametrize(
+    "refused", [BufferError("queue full"), KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))]
+)
+def test_a_client_that_refuses_a_record_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Exception
+) -> None:
+    client = mock.Mock(**{"produce.side_effect": refused, "flush.return_value": 0})
+    monkeypatch.setattr("confluent_kafka.Producer", lambda _: client)
+    files = marked(tmp_path)
+
+    with files.open() as remote_log:
+        report = beside_a_cluster(remote_log, files).deletions.delete_marked("delete")
+
+    [of_the_topic] = [each for each in report.failures if not each.partition]
+    assert TOPIC in of_the_topic.message
+
+
+def test_what_failed_is_listed_and_sent_though_the_metadata_are_away_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[FailedDeletion] = []
+    monkeypatch.setattr(FailedDeletionsTopic, "send", lambda _, failed: sent.extend(failed))
+    files = marked(tmp_path)
+
+    def one_of(_: StuckStore, segments: Sequence[RemoteLogSegmentMetadata]) -> Mapping[str, TieredStorageError]:
+        return {segments[0].segment_id.id: RemoteStorageError("access denied")}
+
+    def away(_: object, steps: Sequence[Step]) -> Sequence[Outcome]:
+        if steps:
+            raise MetadataUnavailableError("the brokers are away")
+        return []
+
+    monkeypatch.setattr(StuckStore, "delete_segments", one_of)
+    with files.open() as remote_log:
+        stuck = beside_a_cluster(remote_log, files)
+        monkeypatch.setattr(type(remote_log.context.segments), "update_remote_log_segments", away)
+        with pytest.raises(MetadataUnavailableError):
+            stuck.deletions.delete_marked("delete")
+        listed = list(remote_log.context.safety.failures())
+
+    assert len(listed) == len(sent) == 1
 
 
 def test_without_the_setting_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
