@@ -13,9 +13,10 @@ from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.apis import OffsetSpec
+from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress
 from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchedPartition, FetchPosition
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
-from tiered_storage.kafka_wire.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata, TopicPartition
+from tiered_storage.kafka_wire.metadata import Broker, ClusterMetadata, PartitionMetadata, TopicMetadata, TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset
 from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
@@ -31,6 +32,7 @@ _LED = (0, 1, 0, (1,), (1,), ())
 class Answers:
     """What the brokers answer about `topic`: its settings, and the ends of its partitions, 0 where none is named.
 
+    All leaders have the epoch `leader_epoch`. `epoch_ends` is where an earlier epoch ends, by partition.
     `logs` has the batches of its partitions. An answer is cut off after `most_bytes`, but has one whole batch.
     """
 
@@ -39,6 +41,11 @@ class Answers:
     ends: dict[int, int] = field(default_factory=dict)
     logs: dict[int, list[bytes]] = field(default_factory=dict)
     most_bytes: int = 1 << 20
+    brokers: Sequence[int] = ()
+    leader_epoch: int = 0
+    epoch_ends: dict[int, int] = field(default_factory=dict)
+    asked_for_epochs: list[dict[int, int]] = field(default_factory=list)
+    """The questions where an epoch ends, by partition."""
     asked_offsets: int = 0
     """How often the brokers were asked for offsets."""
     before_offsets: Callable[[], None] | None = None
@@ -51,9 +58,7 @@ class Answers:
         monkeypatch.setattr(ClusterClient, "list_offsets", self._offsets)
         monkeypatch.setattr(ClusterClient, "fetch", self._fetch)
         monkeypatch.setattr(ClusterClient, "log_sizes", lambda *_, **__: {})
-        monkeypatch.setattr(
-            ClusterClient, "offsets_for_leader_epochs", lambda _, asked, **__: dict.fromkeys(asked, EpochEnd(0, 0))
-        )
+        monkeypatch.setattr(ClusterClient, "offsets_for_leader_epochs", self._epochs)
 
     def write(self, partition: int, *batches: bytes) -> None:
         """Append to a partition."""
@@ -68,7 +73,8 @@ class Answers:
     def _metadata(self) -> ClusterMetadata:
         partitions = {number: PartitionMetadata(number, *_LED) for number in range(self.topic.partitions)}
         topic = TopicMetadata(self.topic.name, self.topic.topic_id, 0, False, partitions)
-        return ClusterMetadata(self.topic.cluster_id, 1, {}, {topic.name: topic})
+        brokers = {each: Broker(each, BrokerAddress("127.0.0.1", 1)) for each in self.brokers}
+        return ClusterMetadata(self.topic.cluster_id, 1, brokers, {topic.name: topic})
 
     def _configs(self, topics: Sequence[str], **_: object) -> dict[str, TopicConfigs]:
         return dict.fromkeys(topics, self.configs)
@@ -79,9 +85,15 @@ class Answers:
         if before is not None:
             before()
         return {
-            each: ListedOffset(self.ends.get(each.partition, 0) if spec == OffsetSpec.LATEST else 0, -1, 0)
+            each: ListedOffset(
+                self.ends.get(each.partition, 0) if spec == OffsetSpec.LATEST else 0, -1, self.leader_epoch
+            )
             for each, spec in wanted.items()
         }
+
+    def _epochs(self, wanted: Mapping[TopicPartition, int], **_: object) -> dict[TopicPartition, EpochEnd]:
+        self.asked_for_epochs.append({each.partition: epoch for each, epoch in wanted.items()})
+        return {each: EpochEnd(epoch, self.epoch_ends.get(each.partition, 0)) for each, epoch in wanted.items()}
 
     def _fetch(self, positions: Sequence[FetchPosition], *_: object, **__: object) -> FetchAnswer:
         [asked] = positions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any, Final
 
 from tiered_storage.errors import ConfigurationError, MetadataMissingError, MetadataUnavailableError
@@ -34,7 +35,7 @@ def find_topic(options: TopicOptions, log: MetadataLog) -> MetadataTopicId | Non
             "needed"
         )
     if options.name == REMOTE_LOG_METADATA_TOPIC:
-        _refuse_native(options, next(iter(cluster.brokers)))
+        _refuse_native(options, cluster.brokers)
     _check(options, topic, configs)
     return MetadataTopicId(cluster.cluster_id, options.name, topic.topic_id, len(topic.partitions))
 
@@ -48,7 +49,7 @@ def create_topic(options: TopicOptions, log: MetadataLog) -> MetadataTopicId:
         cluster = log.ask(
             "the cluster of the metadata topic", lambda client, seconds: client.metadata((), seconds=seconds)
         )
-        _refuse_native(options, next(iter(cluster.brokers)))
+        _refuse_native(options, cluster.brokers)
     config = {
         "cleanup.policy": "delete",
         "retention.ms": str(options.retention_ms),
@@ -134,24 +135,28 @@ def _check(options: TopicOptions, topic: TopicMetadata, configs: TopicConfigs | 
         )
 
 
-def _refuse_native(options: TopicOptions, broker: int) -> None:
-    """Raise ConfigurationError if the brokers tier by themselves: then Kafka's own topic is theirs."""
+def _refuse_native(options: TopicOptions, brokers: Iterable[int]) -> None:
+    """Raise ConfigurationError if any of the brokers tiers by itself: then Kafka's own topic is theirs.
+
+    All are asked: while they are restarted one after another with the setting, some do not tier yet.
+    """
     from confluent_kafka import KafkaException  # noqa: PLC0415
     from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # noqa: PLC0415
 
-    resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
     admin = _admin(options)
-    try:
-        described = admin.describe_configs([resource], request_timeout=_ANSWER_SECONDS)
-        entries = described[resource].result(2 * _ANSWER_SECONDS)
-    except KafkaException as error:
-        raise _unavailable(options, error) from error
-    found = entries.get(_TIERS_BY_ITSELF)
-    if found is not None and str(found.value).lower() == "true":
-        raise ConfigurationError(
-            f"metadata topic {options.name}: the brokers at {options.servers} tier by themselves "
-            f"({_TIERS_BY_ITSELF}), and write their own metadata there: set {setting_name('name')} to another topic"
-        )
+    for broker in brokers:
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
+        try:
+            described = admin.describe_configs([resource], request_timeout=_ANSWER_SECONDS)
+            entries = described[resource].result(2 * _ANSWER_SECONDS)
+        except KafkaException as error:
+            raise _unavailable(options, error) from error
+        found = entries.get(_TIERS_BY_ITSELF)
+        if found is not None and str(found.value).lower() == "true":
+            raise ConfigurationError(
+                f"metadata topic {options.name}: the brokers at {options.servers} tier by themselves "
+                f"({_TIERS_BY_ITSELF}), and write their own metadata there: set {setting_name('name')} to another topic"
+            )
 
 
 def _shown(options: TopicOptions, log: MetadataLog) -> MetadataTopicId:

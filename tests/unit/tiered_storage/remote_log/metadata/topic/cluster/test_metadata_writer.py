@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from support.metadata_stores import topic_options
+from support.topic_brokers import SERVERS
 from tiered_storage.errors import ConfigurationError, MetadataUnavailableError
 from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
 from tiered_storage.remote_log.metadata.topic.cluster import metadata_writer
 from tiered_storage.remote_log.metadata.topic.cluster.metadata_writer import MetadataWriter, OutgoingRecord
 from tiered_storage.remote_log.metadata.topic.cluster.options import TopicOptions
-from unit.tiered_storage.remote_log.metadata.topic.answers import SERVERS
 
 TOPIC = MetadataTopicId("cluster-1", "metadata", "topic-id-of-metadataAA", 3)
 RECORDS = [OutgoingRecord(0, b"first"), OutgoingRecord(1, b"second")]
