@@ -2,7 +2,7 @@
 
     fencing_number   of the lease under which the copy began
     max_timestamp    the largest timestamp (ms) that the end of the copy set, if its beginning had another one
-    undeleted_at     the event timestamp (ms) of the update that may return the segment from its deletion
+    undeleted_at     the event timestamp (ms) of the last update that may return the segment from its deletion
 
 A row is written before the record that needs it. So whoever reads the record finds the row.
 """
@@ -20,6 +20,8 @@ from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.remote_log.metadata.sql.database.engine import insert_missing, insert_or_replace
 from tiered_storage.remote_log.metadata.sql.database.schema import (
     deleted_segments,
+    leases,
+    lineages,
     partitions,
     segments,
     store_identity,
@@ -53,7 +55,10 @@ class MetadataTopicId:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What SQL has of a segment in the topic; see the module."""
+    """What SQL has of a segment in the topic; see the module.
+
+    `cluster_id` is empty if SQL lost the segment's row, and several clusters have its topic id.
+    """
 
     cluster_id: str
     fencing_number: int
@@ -89,12 +94,21 @@ def has_segments(connection: Connection) -> bool:
     )
 
 
-def facts_of(connection: Connection, ids: Iterable[str]) -> dict[Place, SegmentFacts]:
-    """Return what is known of the segments with these ids."""
-    found: dict[Place, SegmentFacts] = {}
-    for row in rows_with_ids(connection, ids):
+def facts_of(connection: Connection, places: Iterable[Place]) -> dict[Place, SegmentFacts]:
+    """Return what is known of these segments.
+
+    After a restore of SQL, the rows of later segments are missing: then whatever else SQL has of their topic names its
+    cluster, which no record does.
+    """
+    wanted, found = set(places), dict[Place, SegmentFacts]()
+    for row in rows_with_ids(connection, (segment_id for segment_id, _, _ in wanted)):
         facts = SegmentFacts(row.cluster_id, row.fencing_number, row.max_timestamp, row.undeleted_at)
         found.setdefault((row.segment_id, row.topic_id, row.partition), facts)
+    lost = wanted - found.keys()
+    clusters = _clusters_of(connection, {topic_id for _, topic_id, _ in lost})
+    for place in lost:
+        if named := clusters.get(place[1]):
+            found[place] = SegmentFacts(min(named) if len(named) == 1 else "", 0, None, None)
     return found
 
 
@@ -129,6 +143,17 @@ def permit_undeletes(
     """Permit the updates with this event timestamp (ms) to return these segments from their deletion."""
     insert_missing(connection, topic_segments, [_row(segment) for segment in undeleted])
     _set(connection, _SET_UNDELETED, {segment.segment_id: event_timestamp for segment in undeleted})
+
+
+def _clusters_of(connection: Connection, topic_ids: Iterable[str]) -> dict[str, set[str]]:
+    """Return the clusters of the topics with these ids that SQL knows of."""
+    found: dict[str, set[str]] = {}
+    for batch in in_batches(sorted(topic_ids)):
+        for table in (partitions, lineages, leases):
+            named = select(table.c.topic_id, table.c.cluster_id).where(table.c.topic_id.in_(batch)).distinct()
+            for topic_id, cluster_id in connection.execute(named):
+                found.setdefault(topic_id, set()).add(cluster_id)
+    return found
 
 
 def _set(connection: Connection, statement: Any, values: Mapping[RemoteLogSegmentId, int]) -> None:

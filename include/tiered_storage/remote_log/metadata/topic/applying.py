@@ -46,8 +46,8 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 
-FactsOf: TypeAlias = Callable[[Iterable[str]], Mapping[Place, SegmentFacts]]
-"""Returns what SQL has of the segments with these ids."""
+FactsOf: TypeAlias = Callable[[Iterable[Place]], Mapping[Place, SegmentFacts]]
+"""Returns what SQL has of these segments."""
 
 RECORDS_AT_ONCE = 1000
 """The most records of one transaction: its statements bind a value for each."""
@@ -84,7 +84,7 @@ class DecodedRecord:
 def decoded(found: LogValues, cluster_id: str, facts_of: FactsOf) -> list[DecodedRecord]:
     """Return the records in `found`. They are of the cluster `cluster_id` unless SQL has another one for a segment."""
     records = [DecodedRecord(found.partition, offset, _record_of(value, cluster_id)) for offset, value in found.values]
-    facts = facts_of({each.id for each in map(_segment_id, records) if each is not None})
+    facts = facts_of({_place(each) for each in map(_segment_id, records) if each is not None})
     return [_with_facts(each, facts) for each in records]
 
 
@@ -203,8 +203,9 @@ def _after(
     known: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate, facts: SegmentFacts | None
 ) -> RemoteLogSegmentMetadata:
     finishes = update.state is SegmentState.COPY_SEGMENT_FINISHED
-    is_permitted = facts is not None and facts.undeleted_at == update.event_timestamp
-    if finishes and is_permitted and known.is_marked:
+    # SQL has the time of the last undelete: those before it, each after its own mark, were permitted too.
+    last = None if facts is None else facts.undeleted_at
+    if finishes and last is not None and known.is_marked and known.event_timestamp <= update.event_timestamp <= last:
         return known.undeleted(update.event_timestamp)
     largest = facts.max_timestamp if finishes and facts is not None else None
     return known.updated(replace(update, max_timestamp=largest))
@@ -238,14 +239,23 @@ def _segment_id(decoded_record: DecodedRecord) -> RemoteLogSegmentId | None:
             return None
 
 
+def _place(segment_id: RemoteLogSegmentId) -> Place:
+    partition = segment_id.topic_id_partition
+    return segment_id.id, partition.topic_id, partition.partition
+
+
 def _with_facts(each: DecodedRecord, facts: Mapping[Place, SegmentFacts]) -> DecodedRecord:
     """Return the record with the facts on its segment, and with the cluster that those name."""
     match each.record:
         case RemoteLogSegmentMetadata() | RemoteLogSegmentMetadataUpdate() as record:
             partition = record.segment_id.topic_id_partition
-            found = facts.get((record.segment_id.id, partition.topic_id, partition.partition))
+            found = facts.get(_place(record.segment_id))
             if found is None:
                 return each
+            if not found.cluster_id:
+                return replace(
+                    each, record=f"{record.segment_id}: SQL lost its row, and several clusters have its topic"
+                )
             partition = replace(partition, cluster_id=found.cluster_id)
             named = replace(record, segment_id=RemoteLogSegmentId(partition, record.segment_id.id))
             return replace(each, record=named, facts=found)

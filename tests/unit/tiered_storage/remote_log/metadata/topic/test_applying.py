@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -90,6 +91,33 @@ def test_facts_in_sql_complete_what_records_cannot_hold(tmp_path: Path) -> None:
     assert found.topic_id_partition.cluster_id == "cluster-1"
     assert (found.fencing_number, found.max_timestamp) == (3, 55)
     assert (found.state, found.event_timestamp, found.custom_metadata) == (FINISHED, UNDELETED_AT, b"sent")
+
+
+def test_every_undelete_before_the_last_one_is_applied_again(tmp_path: Path) -> None:
+    """SQL has the time of the last one only; its record may have been lost."""
+    begun, finished, *_ = values_of(SEGMENTS[0])
+    marks = [encode_record(a_step(SEGMENTS[0], DELETING, at)) for at in (5_000, 6_000)]
+    undeleted = encode_record(a_step(SEGMENTS[0], FINISHED, 5_500))
+    late = encode_record(a_step(SEGMENTS[0], FINISHED, 2_000))
+    cache = SegmentCache(tmp_path, TOPIC, 1_000)
+
+    skipped = apply_in_parts(cache, [begun, finished, marks[0], late, undeleted, marks[1]], [])
+
+    [found] = SqlRemoteLogMetadataManager(cache.database).list_remote_log_segments(ORDERS_0)
+    [reported] = cache.skipped()
+    cache.close()
+    assert (skipped, found.state, found.event_timestamp) == (1, DELETING, 6_000)
+    assert reported.offset == 3, "the end of a copy, written once more, undeletes nothing"
+
+
+def test_a_segment_that_may_be_of_two_clusters_is_skipped(tmp_path: Path) -> None:
+    facts = {place: replace(found, cluster_id="") for place, found in FACTS.items()}
+    values = LogValues(0, ((0, encode_record(SEGMENTS[0])),), 1)
+
+    [record] = decoded(values, "another-cluster", lambda _: facts)
+
+    assert isinstance(record.record, str)
+    assert "several clusters" in record.record
 
 
 def test_a_deletion_is_not_undone_without_permission(tmp_path: Path) -> None:
