@@ -31,9 +31,10 @@ from support.metadata_stores import (
 )
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError, MetadataMissingError
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
-from tiered_storage.remote_log.metadata.topic import topic_state
+from tiered_storage.remote_log.metadata.sql.topic_segments import write_beginnings
+from tiered_storage.remote_log.metadata.topic import segments, topic_state
 from tiered_storage.remote_log.metadata.topic.moving import move_into_database, move_into_topic, verify_topic
-from tiered_storage.remote_log.metadata.topic.records import decode_record
+from tiered_storage.remote_log.metadata.topic.records import UNKNOWN_BROKER, decode_event
 from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
 from tiered_storage.remote_log.metadata.topic.topic_state import TopicState
 from tiered_storage.remote_log.model import (
@@ -96,7 +97,9 @@ def test_records_are_kafkas_own_and_have_neither_key_nor_headers(
     messages = records_of(real_kafka, store)
 
     assert [(each.key(), each.headers()) for each in messages] == [(None, None)] * 3
-    assert [decode_record(each.value(), "cluster-1") for each in messages] == [
+    events = [decode_event(each.value(), "cluster-1") for each in messages]
+    assert [each.broker_id for each in events] == [segment.broker_id, segment.broker_id, UNKNOWN_BROKER]
+    assert [each.record for each in events] == [
         replace(segment, fencing_number=0),
         a_step(segment, FINISHED),
         RemotePartitionDeleteMetadata(ORDERS_0, PartitionDeleteState.MARKED, 5),
@@ -122,6 +125,25 @@ def test_a_copy_without_known_end_is_in_the_topic_once_it_finished(
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [finished]
     assert store.sql.segments.list_partitions() == [ORDERS_0]
     assert list(store.sql.segments.list_remote_log_segments(ORDERS_0)) == []
+
+
+def test_a_copy_that_finishes_during_a_listing_is_listed_once(
+    store: TopicMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = store.leases.acquire(ORDERS_0, "run-1", 60_000)
+    bounded = a_segment(lease, 10, 1_000, size=UNKNOWN_SIZE)
+    store.segments.add_remote_log_segment_metadata(bounded, lease)
+    rolled = RolledSegment(10, 99, 500, bounded.leader_epochs)
+    unknown = segments._unknown
+
+    def and_then_it_finishes(*arguments: Any) -> Any:
+        found = unknown(*arguments)
+        store.segments.update_remote_log_segment_metadata(a_step(bounded, FINISHED, rolled=rolled), lease)
+        return found
+
+    monkeypatch.setattr(segments, "_unknown", and_then_it_finishes)
+
+    assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [bounded]
 
 
 @pytest.mark.parametrize("least_block", [1, topic_state.LEAST_BLOCK])
@@ -184,9 +206,9 @@ def test_a_writer_that_lost_its_lease_meanwhile_gets_the_error(
     store.segments.add_remote_log_segment_metadata(segment, lease)
     write = TopicState.write
 
-    def paused(self: TopicState, records: Any) -> Any:
+    def paused(self: TopicState, *records: Any) -> Any:
         store.leases.end(ORDERS_0, "somebody")
-        return write(self, records)
+        return write(self, *records)
 
     monkeypatch.setattr(TopicState, "write", paused)
     with pytest.raises(LeaseLostError, match="somebody"):
@@ -201,7 +223,7 @@ def test_a_record_that_the_log_refuses_is_an_error_of_its_writer(
     store.segments.add_remote_log_segment_metadata(segment, lease)
     write = TopicState.write
 
-    def overtaken(self: TopicState, records: Any) -> Any:
+    def overtaken(self: TopicState, records: Any, _: Any) -> Any:
         write(self, [a_step(segment, DELETING)])
         return write(self, records)
 
@@ -247,6 +269,8 @@ def test_the_end_of_a_copy_is_written_again_if_only_its_beginning_was(
     store.segments.add_remote_log_segment_metadata(bounded, lease)
     rolled = RolledSegment(10, 99, 500, bounded.leader_epochs)
     begun = replace(bounded, end_offset=99, size=500)
+    with store.sql.database.writing() as connection:
+        write_beginnings(connection, [begun])
     store.state.write([begun])
 
     finished = store.segments.update_remote_log_segment_metadata(a_step(bounded, FINISHED, rolled=rolled), lease)
@@ -385,7 +409,7 @@ def test_a_move_that_broke_off_is_ended_by_another_one(
         before.leases.release(lease)
     write, written = TopicState.write, list[Any]()
 
-    def fails_in_the_middle(self: TopicState, records: Any) -> Any:
+    def fails_in_the_middle(self: TopicState, records: Any, _: Any) -> Any:
         written.extend(records[:3])
         write(self, records[:3])
         raise KeyboardInterrupt

@@ -220,7 +220,10 @@ class RemoteLogMetadataManager(Protocol):
         event_timestamp: int,
         lease: Lease,
     ) -> Sequence[RemoteLogSegmentMetadata]:
-        """Undo a deletion atomically; return the segments after it.
+        """Undo a deletion; return the segments after it.
+
+        It is atomic, but for segments in a metadata topic: their records follow the rest. If the call breaks off
+        between them, these segments are still marked, until it is repeated.
 
         The segments return to COPY_SEGMENT_FINISHED at `event_timestamp` (ms), the global log start returns to
         `log_start_offset` if that is lower, and the partition is no longer deleted as a whole. Raises LeaseLostError;

@@ -2,6 +2,9 @@
 
 Every change reads the partition's newest lease and the segment in the transaction that writes, so the life cycle and
 the fencing number are checked as of the commit. Changes come in batches; a single one is a batch of one.
+
+A read that does not find what it looked for makes sure that the database is still in use: after a move of the segments
+into a metadata topic, a process that already runs would report that nothing is remote.
 """
 
 from __future__ import annotations
@@ -153,6 +156,7 @@ class SqlRemoteLogMetadataManager:
                 segment = segment_of(row, self._database.where)
                 if leader_epoch is None or offset in offsets_at(segment, leader_epoch):
                     return segment
+            self._database.check_use(connection)
         return None
 
     def highest_offset_for_epoch(self, partition: TopicIdPartition, leader_epoch: int) -> int | None:
@@ -167,6 +171,7 @@ class SqlRemoteLogMetadataManager:
                 offsets = offsets_at(segment_of(row, self._database.where), leader_epoch)
                 if offsets and (highest is None or offsets[-1] > highest):
                     highest = offsets[-1]
+            self._database.check_use(connection)
         return highest
 
     def list_remote_log_segments(
@@ -191,6 +196,8 @@ class SqlRemoteLogMetadataManager:
             # No transaction stays open while the caller works, which may take hours.
             with self._database.reading() as connection:
                 rows = connection.execute(page, {**values, **last}).all()
+                if len(rows) < ROWS_AT_ONCE:
+                    self._database.check_use(connection)
             partition: TopicIdPartition | None = None
             for row in rows:
                 if partition is None or row.topic != partition.topic:
@@ -204,12 +211,14 @@ class SqlRemoteLogMetadataManager:
         """As RemoteLogMetadataManager."""
         with self._database.reading() as connection:
             rows = connection.execute(_COUNTS, bound_key(partition)).all()
+            self._database.check_use(connection)
         return {state_of_row(state, self._database.where): count for state, count in rows}
 
     def segment_totals(self) -> Sequence[SegmentTotals]:
         """As RemoteLogMetadataManager: one pass over each table, in the database."""
         with self._database.reading() as connection:
             rows = [*connection.execute(_TOTALS), *connection.execute(_DELETED_TOTALS)]
+            self._database.check_use(connection)
         return [totals_in(row, self._database.where) for row in rows]
 
     def segment_by_id(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
@@ -217,6 +226,8 @@ class SqlRemoteLogMetadataManager:
         values = {**bound_key(segment_id.topic_id_partition), "id": segment_id.id}
         with self._database.reading() as connection:
             row = connection.execute(_WITH_ID, values).one_or_none()
+            if row is None:
+                self._database.check_use(connection)
         return None if row is None else segment_of(row, self._database.where)
 
     def list_partitions(self) -> Sequence[TopicIdPartition]:
@@ -230,6 +241,8 @@ class SqlRemoteLogMetadataManager:
         for batch in in_batches(sorted(set(ids))):
             with self._database.reading() as connection:
                 known |= known_ids(connection, partition, batch)
+                if not known.issuperset(batch):
+                    self._database.check_use(connection)
         return frozenset(known)
 
     def log_start_offset(self, partition: TopicIdPartition) -> int | None:

@@ -2,7 +2,8 @@
 
 The tables of segments are those of a SQL metadata store, so look-ups and listings are the same. Beside them:
 
-    consumed            of each metadata partition, the offset of the next record; written with what records changed
+    consumed            of each metadata partition, the offset of the next record, and the leader epoch of the last
+                        batch that was read; written with what records changed
     skipped             the records that changed nothing, and why
     partition_deletions the last state of a partition's deletion that the topic has
     cached_topic        one row: the topic that the file caches, and the versions of its tables as one number
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table, Text, func, select
+from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table, Text, func, select, update
 
 from tiered_storage.errors import MetadataCorruptError, MetadataUnavailableError, RemoteMetadataError
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing, insert_or_replace
@@ -30,7 +31,7 @@ from tiered_storage.remote_log.metadata.sql.database.schema import metadata as s
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import SqliteDatabase, open_sqlite
 from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
 
-CACHE_VERSION: Final = 1
+CACHE_VERSION: Final = 2
 """The version of the tables here; those of segments have SCHEMA_VERSION."""
 
 _tables = MetaData()
@@ -40,6 +41,7 @@ consumed = Table(
     _tables,
     Column("metadata_partition", Integer, primary_key=True, autoincrement=False),
     Column("next_offset", BigInteger, nullable=False),
+    Column("leader_epoch", Integer),
 )
 
 skipped = Table(
@@ -83,18 +85,29 @@ class SegmentCache:
     def consumed(self) -> Mapping[int, int]:
         """Return the offset of the next record of each metadata partition that was read."""
         with self.database.reading() as connection:
-            return {row.metadata_partition: row.next_offset for row in connection.execute(select(consumed))}
+            return next_offsets(connection)
 
-    def skipped(self) -> Sequence[SkippedRecord]:
-        """Return the records that changed nothing, by partition and offset."""
-        ordered = select(skipped).order_by(skipped.c.metadata_partition, skipped.c.record_offset)
+    def consumed_epochs(self) -> Mapping[int, tuple[int, int | None]]:
+        """Return `consumed`, each with the leader epoch of the last batch; None: it is unknown."""
+        with self.database.reading() as connection:
+            rows = connection.execute(select(consumed)).all()
+        return {row.metadata_partition: (row.next_offset, row.leader_epoch) for row in rows}
+
+    def skipped(self, most: int | None = None) -> Sequence[SkippedRecord]:
+        """Return the records that changed nothing, by partition and offset; with `most`, the first of them."""
+        ordered = select(skipped).order_by(skipped.c.metadata_partition, skipped.c.record_offset).limit(most)
         with self.database.reading() as connection:
             return [SkippedRecord(*row) for row in connection.execute(ordered)]
 
+    def skipped_counts(self) -> Mapping[int, int]:
+        """Return how many records of each metadata partition changed nothing, if there are any."""
+        counted = select(skipped.c.metadata_partition, func.count()).group_by(skipped.c.metadata_partition)
+        with self.database.reading() as connection:
+            return {row.metadata_partition: row[1] for row in connection.execute(counted)}
+
     def skipped_count(self) -> int:
         """Return how many records changed nothing."""
-        with self.database.reading() as connection:
-            return connection.scalar(select(func.count()).select_from(skipped)) or 0
+        return sum(self.skipped_counts().values())
 
     def is_unusable(self, error: RemoteMetadataError) -> bool:
         """Return whether `error` means that this file is damaged, or that another one is in its place."""
@@ -157,6 +170,11 @@ class SegmentCache:
             os.close(descriptor)
 
 
+def next_offsets(connection: Connection) -> dict[int, int]:
+    """Return the offset of the next record of each metadata partition that was read."""
+    return {row.metadata_partition: row.next_offset for row in connection.execute(select(consumed))}
+
+
 def next_offset_of(connection: Connection, metadata_partition: int) -> int:
     """Return the offset of the next record of a metadata partition, 0 before the first."""
     wanted = select(consumed.c.next_offset).where(consumed.c.metadata_partition == metadata_partition)
@@ -166,6 +184,14 @@ def next_offset_of(connection: Connection, metadata_partition: int) -> int:
 def write_next_offset(connection: Connection, metadata_partition: int, offset: int) -> None:
     """Record how far a metadata partition was consumed."""
     insert_or_replace(connection, consumed, [{"metadata_partition": metadata_partition, "next_offset": offset}])
+
+
+def write_leader_epoch(
+    connection: Connection, metadata_partition: int, next_offset: int, leader_epoch: int | None
+) -> None:
+    """Record the leader epoch of the last batch of a metadata partition, if it was consumed up to `next_offset`."""
+    reached = consumed.c.metadata_partition == metadata_partition, consumed.c.next_offset == next_offset
+    connection.execute(update(consumed).where(*reached).values(leader_epoch=leader_epoch))
 
 
 def write_skipped(connection: Connection, found: Sequence[SkippedRecord]) -> None:

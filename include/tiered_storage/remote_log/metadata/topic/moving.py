@@ -4,24 +4,27 @@ A move into a topic may be repeated until it ends; until then SQL keeps every se
 
     1. nobody may hold a lease; the topic is created, and recorded in SQL as arriving, so that no process uses either
     2. write what the topic lacks, the copies of each partition in the order in which they finished
-    3. compare the topic, as it is read back, with SQL, segment by segment
-    4. delete the segments from SQL and record the topic as complete, in one transaction
+    3. in one transaction, compare the topic, as it is read back, with SQL, segment by segment, delete these segments
+       from SQL, and record the topic as complete
 
-A move back is one transaction in SQL. The topic stays, and is not used any more.
+A move back is one transaction in SQL, which begins by reading what is new in the topic. The topic stays, and is not
+used any more. Processes that run during a move are refused after it: see TopicState.check_use and Database.check_use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Final
 
 from sqlalchemy import Connection, Table, delete, func, insert, select
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import ConfigurationError, RemoteMetadataError
+from tiered_storage.errors import ConfigurationError, MetadataUnavailableError, RemoteMetadataError
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_or_replace
 from tiered_storage.remote_log.metadata.sql.database.moving import ensure_free
 from tiered_storage.remote_log.metadata.sql.database.row_copies import ensure_same_rows
@@ -33,6 +36,7 @@ from tiered_storage.remote_log.metadata.sql.database.schema import (
     topic_segments,
 )
 from tiered_storage.remote_log.metadata.sql.segment_rows import (
+    ROWS_A_STATEMENT,
     bound_key,
     has_bound_key,
     in_batches,
@@ -45,6 +49,7 @@ from tiered_storage.remote_log.metadata.sql.topic_segments import (
     write_beginnings,
     write_metadata_topic,
 )
+from tiered_storage.remote_log.metadata.topic.cache import next_offsets
 from tiered_storage.remote_log.metadata.topic.segment_writes import fits_a_record
 from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
 from tiered_storage.remote_log.metadata.topic.topic_state import Written
@@ -97,18 +102,24 @@ def move_into_topic(store: TopicMetadataStore, clock: Clock) -> MovedSegments:
     with database.writing() as locked:
         database.keep_transaction(locked)
         ensure_free(locked, clock(), database.where)
-        _write_facts(locked, database.where)
+        # Read beside the transaction that writes, here and below: nobody else writes until it ends.
+        for batch in _batches(store):
+            write_beginnings(locked, [segment for segment, _ in batch])
     for batch in _batches(store):
         known = _in_topic(store, [each.segment_id for each, _ in batch])
         records = [record for each, was in batch for record in _records_of(each, known.get(each.segment_id), was)]
-        _written(store, records)
+        _written(store, records, {each.segment_id: each.broker_id for each, _ in batch})
     _written(store, _missing_deletions(store))
-    moved = _ensure_arrived(store)
+    moved = 0
     with database.writing() as locked:
         database.keep_transaction(locked)
         ensure_free(locked, clock(), database.where)
-        for segment, _ in list(_rows_that_fit(locked, database.where)):
-            _delete(locked, segment.segment_id)
+        _ensure_unchanged(locked, topic, database.where)
+        for batch in _batches(store):
+            _ensure_arrived(store, [segment for segment, _ in batch])
+            for segment, _ in batch:
+                _delete(locked, segment.segment_id)
+            moved += len(batch)
         write_metadata_topic(locked, replace(topic, is_arriving=False))
     return MovedSegments(database.where, str(replace(topic, is_arriving=False)), moved)
 
@@ -125,16 +136,14 @@ def move_into_database(store: TopicMetadataStore, clock: Clock) -> MovedSegments
         topic = read_metadata_topic(connection, database.where)
     if topic is None:
         raise ConfigurationError(f"{database.where}: has the segments already")
-    if topic.is_arriving:
-        with database.writing() as locked:
-            _forget_topic(locked)
-        return MovedSegments(str(topic), database.where, 0)
-    store.state.catch_up()
-    with database.writing() as locked, store.state.cache.database.reading() as cached:
+    if not topic.is_arriving:
+        # So that little is left to read while everybody else waits.
+        store.state.catch_up()
+    with database.writing() as locked:
         database.keep_transaction(locked)
         ensure_free(locked, clock(), database.where)
-        moved = sum(_copy_rows(cached, locked, table) for table in _TABLES)
-        _merge_partitions(cached, locked)
+        _ensure_unchanged(locked, topic, database.where)
+        moved = 0 if topic.is_arriving else _copy_from_cache(store, locked)
         _forget_topic(locked)
     return MovedSegments(str(topic), database.where, moved)
 
@@ -142,7 +151,8 @@ def move_into_database(store: TopicMetadataStore, clock: Clock) -> MovedSegments
 def verify_topic(store: TopicMetadataStore) -> VerifiedTopic:
     """Read the whole topic once more, and compare the result with this host's cache, row by row.
 
-    Raises RemoteMetadataError for the first row that differs.
+    Raises RemoteMetadataError for the first row that differs, and MetadataUnavailableError if records arrive faster
+    than they are read.
     """
     with TemporaryDirectory(prefix="remote-log-") as folder:
         scratch = store.state.scratch(Path(folder))
@@ -150,19 +160,18 @@ def verify_topic(store: TopicMetadataStore) -> VerifiedTopic:
             for _ in range(_TRIES):
                 scratch.catch_up()
                 store.state.catch_up()
-                if scratch.cache.consumed() == store.state.cache.consumed():
-                    break
-            with scratch.cache.database.reading() as read, store.state.cache.database.reading() as cached:
-                ensure_same_rows(read, cached, str(store.state.cache.path))
-                counts = [cached.scalar(select(func.count()).select_from(table)) or 0 for table in _TABLES]
+                with scratch.cache.database.reading() as read, store.state.cache.database.reading() as cached:
+                    # In the same transactions: other processes of this host apply records meanwhile.
+                    if next_offsets(read) == next_offsets(cached):
+                        ensure_same_rows(read, cached, str(store.state.cache.path))
+                        counts = [cached.scalar(select(func.count()).select_from(table)) or 0 for table in _TABLES]
+                        return VerifiedTopic(store.state.topic, sum(counts), store.state.cache.skipped_count())
         finally:
             scratch.close()
-    return VerifiedTopic(store.state.topic, sum(counts), store.state.cache.skipped_count())
-
-
-def _write_facts(connection: Connection, where: str) -> None:
-    for batch in in_batches(list(_rows_that_fit(connection, where))):
-        write_beginnings(connection, [segment for segment, _ in batch])
+    raise MetadataUnavailableError(
+        f"{store.state.topic}: its records arrive faster than they are read, so nothing was compared: try again, or "
+        "end the processes that copy and delete"
+    )
 
 
 def _rows_that_fit(connection: Connection, where: str) -> Iterator[tuple[RemoteLogSegmentMetadata, bool]]:
@@ -183,8 +192,9 @@ def _batches(store: TopicMetadataStore) -> Iterator[Sequence[tuple[RemoteLogSegm
     database = store.sql.database
     with database.reading() as connection:
         database.keep_transaction(connection)
-        found = list(_rows_that_fit(connection, database.where))
-    yield from in_batches(found)
+        rows = _rows_that_fit(connection, database.where)
+        while batch := list(islice(rows, ROWS_A_STATEMENT)):
+            yield batch
 
 
 def _in_topic(
@@ -211,9 +221,13 @@ def _records_of(
     return records
 
 
-def _written(store: TopicMetadataStore, records: Sequence[Written]) -> None:
+def _written(
+    store: TopicMetadataStore,
+    records: Sequence[Written],
+    brokers: Mapping[RemoteLogSegmentId, int] = MappingProxyType({}),
+) -> None:
     for batch in in_batches(records):
-        skipped = store.state.write(batch)
+        skipped = store.state.write(batch, brokers)
         if skipped:
             number, reason = min(skipped.items())
             raise RemoteMetadataError(f"{store.state.topic}: {batch[number]} was refused: {reason}")
@@ -235,26 +249,41 @@ def _deletions(database: Database) -> list[RemotePartitionDeleteMetadata]:
     ]
 
 
-def _ensure_arrived(store: TopicMetadataStore) -> int:
-    """Return how many segments the topic has. Raises RemoteMetadataError for one that differs from SQL."""
-    moved = 0
-    for batch in _batches(store):
-        known = _in_topic(store, [segment.segment_id for segment, _ in batch])
-        for segment, _ in batch:
-            there = known.get(segment.segment_id)
-            if there != segment:
-                raise RemoteMetadataError(
-                    f"{store.state.topic}: segment {segment.segment_id} is there as {there}, and in SQL as {segment}: "
-                    "nothing was deleted in SQL; make sure that nobody else writes to the topic, then move again"
-                )
-        moved += len(batch)
-    return moved
+def _ensure_arrived(store: TopicMetadataStore, moved: Sequence[RemoteLogSegmentMetadata]) -> None:
+    """Raise RemoteMetadataError for a segment that the topic has otherwise than SQL."""
+    known = _in_topic(store, [segment.segment_id for segment in moved])
+    for segment in moved:
+        there = known.get(segment.segment_id)
+        if there != segment:
+            raise RemoteMetadataError(
+                f"{store.state.topic}: segment {segment.segment_id} is there as {there}, and in SQL as {segment}: "
+                "nothing was deleted in SQL; make sure that nobody else writes to the topic, then move again"
+            )
+
+
+def _ensure_unchanged(connection: Connection, topic: MetadataTopicId, where: str) -> None:
+    """Raise ConfigurationError unless SQL still names `topic`."""
+    found = read_metadata_topic(connection, where)
+    if found != topic:
+        raise ConfigurationError(
+            f"{where}: another 'tiered-storage metadata move' went on meanwhile: the segments are in "
+            f"{found or 'the database'} now; nothing was changed: see 'tiered-storage metadata status'"
+        )
 
 
 def _delete(connection: Connection, segment_id: RemoteLogSegmentId) -> None:
     for table in _TABLES:
         statement = delete(table).where(has_bound_key(table), table.c.segment_id == segment_id.id)
         connection.execute(statement, bound_key(segment_id.topic_id_partition))
+
+
+def _copy_from_cache(store: TopicMetadataStore, target: Connection) -> int:
+    """Copy all segments of the topic to `target`, which nobody else writes; return how many."""
+    store.state.catch_up()
+    with store.state.cache.database.reading() as cached:
+        moved = sum(_copy_rows(cached, target, table) for table in _TABLES)
+        _merge_partitions(cached, target)
+    return moved
 
 
 def _copy_rows(source: Connection, target: Connection, table: Table) -> int:

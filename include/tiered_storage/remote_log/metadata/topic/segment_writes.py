@@ -1,8 +1,9 @@
 """Writes of segments to a metadata topic.
 
 A write checks the life cycle against the state after a catch-up and the lease in SQL, writes its record, applies the
-log up to it, and checks the lease again. So every later call of every process sees it, and who lost the lease meanwhile
-gets LeaseLostError although the record is written: the next holder's records follow it in the log.
+log up to it, and checks the lease again, and that the segments did not move meanwhile. So every later call of every
+process sees it, and who lost the lease meanwhile gets LeaseLostError although the record is written: the next holder's
+records follow it in the log.
 
 What a record cannot hold stays in SQL: a copy whose end is not known yet, and a segment without leader epochs. When
 such a copy finishes, its beginning, with the true offsets, and its end are written together. If only the first of them
@@ -226,7 +227,8 @@ class TopicSegmentWrites:
         """Write the records of `plan`, and return its outcomes with what became of them."""
         if not plan.records and not plan.left_sql:
             return plan.outcomes
-        skipped = self._state.write([record for _, record in plan.records])
+        led = {each.segment_id: each.broker_id for each in plan.outcomes if isinstance(each, RemoteLogSegmentMetadata)}
+        skipped = self._state.write([record for _, record in plan.records], led)
         for number, (at, _) in enumerate(plan.records):
             if number in skipped:
                 plan.outcomes[at] = InvalidTransitionError(skipped[number])
@@ -234,6 +236,7 @@ class TopicSegmentWrites:
         refused = {plan.records[number][0] for number in skipped}
         left = [each for at, each in plan.left_sql if at not in refused]
         with self._database.writing() if left else self._database.reading() as connection:
+            self._state.check_use(connection)
             newest = newest_leases(connection, [held[at].topic_id_partition for at in written])
             _delete_rows(connection, left)
         lost: dict[int, LeaseLostError | None] = {at: why_lost(held[at], newest) for at in written}

@@ -92,8 +92,12 @@ class TopicRemoteLogMetadataManager:
         """As RemoteLogMetadataManager."""
         beside = list(self._sql.list_remote_log_segments(partition, leader_epoch))
         cached = self._caught_up(partition)
+        unknown = _unknown(cached, partition, beside)
+        taken = {each.segment_id for each in unknown}
         listed = self._streamed(partition, lambda cached: cached.list_remote_log_segments(partition, leader_epoch))
-        yield from heapq.merge(_unknown(cached, partition, beside), listed, key=_by_start)
+        # A copy that finishes meanwhile comes into the topic: it is listed once, as it was.
+        new = (each for each in listed if each.segment_id not in taken)
+        yield from heapq.merge(unknown, new, key=_by_start)
 
     def list_deleted_segments(
         self, partition: TopicIdPartition, start_offset: int, end_offset: int
@@ -196,6 +200,7 @@ class TopicRemoteLogMetadataManager:
         if self._caught_up(partition).partition_state(partition).delete_state is not metadata.state:
             self._state.write([metadata])
         with self._database.reading() as connection:
+            self._state.check_use(connection)
             lost = why_lost(lease, newest_leases(connection, [partition]))
         if lost is not None:
             raise lost

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Self
 
 from tiered_storage.clock import Clock
-from tiered_storage.remote_log.metadata.metadata_store import ClockReading, RenewedAt
+from tiered_storage.remote_log.metadata.metadata_store import ClockReading, MetadataStore, RenewedAt
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.metadata.sql.clock_readings import SqlClockReadings
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.metadata.topic.cluster.options import TopicOptions
@@ -67,6 +68,7 @@ class TopicMetadataStore:
         """Take over `sql` and `state`: close them by closing this."""
         self._sql = sql
         self.state = state
+        sql.database.guard_writes(state.check_use)
         self.segments = TopicRemoteLogMetadataManager(state, sql)
         self.leases = sql.leases
         self.topics = sql.topics
@@ -79,6 +81,11 @@ class TopicMetadataStore:
     def sql(self) -> SqlMetadataStore:
         """The store of all that is not in the topic."""
         return self._sql
+
+    @property
+    def lacks_its_topic(self) -> bool:
+        """Whether reading segments would create the topic."""
+        return self.state.recorded() is None
 
     @staticmethod
     def open(
@@ -133,3 +140,12 @@ class TopicMetadataStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def beside_topic(store: MetadataStore) -> RemoteLogMetadataManager:
+    """Return what knows the partitions of `store`, though not all segments, without the brokers of a metadata topic.
+
+    SQL records a partition before its first segment is in the topic. Only a SQL database that was restored from a
+    backup may lack one.
+    """
+    return (store.sql if isinstance(store, TopicMetadataStore) else store).segments

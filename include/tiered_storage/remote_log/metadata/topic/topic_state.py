@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -26,7 +27,7 @@ from tiered_storage.remote_log.metadata.sql.leases import resting_number
 from tiered_storage.remote_log.metadata.sql.segment_changes import known_segments
 from tiered_storage.remote_log.metadata.sql.segment_rows import in_batches
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
-from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, ensure_in_use
 from tiered_storage.remote_log.metadata.sql.topic_segments import (
     MetadataTopicId,
     Place,
@@ -37,7 +38,8 @@ from tiered_storage.remote_log.metadata.sql.topic_segments import (
     write_metadata_topic,
 )
 from tiered_storage.remote_log.metadata.topic.applying import DecodedRecord, apply_block, apply_records, decoded
-from tiered_storage.remote_log.metadata.topic.cache import SegmentCache, why_skipped
+from tiered_storage.remote_log.metadata.topic.cache import SegmentCache, why_skipped, write_leader_epoch
+from tiered_storage.remote_log.metadata.topic.cluster.lost_records import NOTHING, Consumed, LostRecords
 from tiered_storage.remote_log.metadata.topic.cluster.metadata_log import LogValues, MetadataLog
 from tiered_storage.remote_log.metadata.topic.cluster.metadata_writer import MetadataWriter, OutgoingRecord
 from tiered_storage.remote_log.metadata.topic.cluster.options import TopicOptions
@@ -51,7 +53,7 @@ from tiered_storage.remote_log.metadata.topic.cluster.topic_setup import (
 from tiered_storage.remote_log.metadata.topic.metadata_columns import decode_values
 from tiered_storage.remote_log.metadata.topic.partitioner import metadata_partition
 from tiered_storage.remote_log.metadata.topic.plain_lives import PlainLives
-from tiered_storage.remote_log.metadata.topic.records import encode_record
+from tiered_storage.remote_log.metadata.topic.records import UNKNOWN_BROKER, encode_record
 from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -84,9 +86,11 @@ class TopicState:
         self._sql = sql
         self._busy_timeout_ms = busy_timeout_ms
         self.log = MetadataLog(options)
+        self._lost = LostRecords(options, self.log)
         self._writer = MetadataWriter(options)
         self._lock = threading.RLock()
         self._topic: MetadataTopicId | None = None
+        self._is_moving = False
         self._cache: SegmentCache | None = None
         self._resting: dict[TopicIdPartition, tuple[Database, int]] = {}
         """The cache in which a partition was up to date while nobody worked on it, and the number of the last lease."""
@@ -113,6 +117,11 @@ class TopicState:
         database = self._sql.database
         with database.reading() as connection:
             return read_metadata_topic(connection, database.where)
+
+    def check_use(self, connection: Connection) -> None:
+        """Raise MetadataMissingError if the SQL store, read by `connection`, is out of use or names another topic."""
+        ensure_in_use(connection, self._sql.database.where, beside_topic=True)
+        self._check_named(connection)
 
     def is_readable(self) -> bool:
         """Return whether the topic was found and its cache is open, so that segments can be read now."""
@@ -177,11 +186,19 @@ class TopicState:
             self._cache.rebuild()
         return True
 
-    def write(self, records: Sequence[Written]) -> dict[int, str]:
-        """Write records, in order, and apply the log up to them; return why some of them, by index, were skipped."""
+    def write(
+        self, records: Sequence[Written], brokers: Mapping[RemoteLogSegmentId, int] = MappingProxyType({})
+    ) -> dict[int, str]:
+        """Write records, in order, and apply the log up to them; return why some of them, by index, were skipped.
+
+        An update has the id that `brokers` has for its segment: of the broker that led the partition.
+        """
         topic = self.topic
         outgoing = [
-            OutgoingRecord(metadata_partition(_partition_of(each), topic.partitions), encode_record(each))
+            OutgoingRecord(
+                metadata_partition(_partition_of(each), topic.partitions),
+                encode_record(each, _broker_of(each, brokers)),
+            )
             for each in records
         ]
         offsets = self._writer.write(topic, outgoing)
@@ -209,7 +226,7 @@ class TopicState:
         settled = replace(known, is_arriving=False)
         ensure_same(self._options, self.log, settled)
         with self._lock:
-            self._topic = settled
+            self._topic, self._is_moving = settled, True
         return known
 
     def scratch(self, directory: Path) -> TopicState:
@@ -226,8 +243,22 @@ class TopicState:
                 self._cache.close()
                 self._cache = None
 
+    def _check_named(self, connection: Connection) -> None:
+        """Raise MetadataMissingError unless SQL names the topic that was found: segments may move meanwhile."""
+        where, used = self._sql.database.where, self._topic
+        found = read_metadata_topic(connection, where)
+        named = replace(found, is_arriving=False) if found is not None and self._is_moving else found
+        if used not in {None, named}:
+            raise MetadataMissingError(
+                f"{where}: the segments are not in metadata topic {used} any more, but in {found or 'the database'}: "
+                "correct the settings of the metadata, and start every process again"
+            )
+
     def _read_back(self, topic: MetadataTopicId, number: int, offsets: Sequence[int]) -> dict[int, str]:
         """Apply the log up to the last of `offsets`; return why the records at some of them were skipped."""
+        if self.cache.consumed().get(number, 0) > min(offsets):
+            # Another process of this host read them, or it read other records there, from a log that diverged.
+            self._catch_up_all([number])
         self._catch_up_one(topic, number, max(offsets) + 1, self._facts_of_many(topic, 0))
         with self.cache.database.reading() as connection:
             return why_skipped(connection, number, offsets)
@@ -237,42 +268,43 @@ class TopicState:
         wanted = range(topic.partitions) if partitions is None else partitions
         if not wanted:
             return
+        with self._sql.database.reading() as connection:
+            self._check_named(connection)
         # Read first: other processes consume what is written meanwhile.
-        consumed = self.cache.consumed()
-        ends = self.log.ends(topic, wanted)
-        self._refuse_shortened(topic, consumed, ends)
-        behind = [number for number, end in ends.items() if consumed.get(number, 0) < end]
+        consumed = self.cache.consumed_epochs()
+        latest = self.log.latest(topic, wanted)
+        epochs = {number: found.leader_epoch for number, found in latest.items()}
+        self._lost.refuse_shortened(topic, consumed, latest, self.cache.path)
+        self._lost.refuse_diverged(topic, consumed, epochs, self.cache.path)
+        behind = [number for number, found in latest.items() if consumed.get(number, NOTHING)[0] < found.offset]
         starts = self.log.starts(topic, behind) if behind else {}
-        facts = self._facts_of_many(topic, sum(ends[number] - consumed.get(number, 0) for number in behind))
+        self._lost.refuse_later_start(topic, consumed, starts)
+        facts = self._facts_of_many(topic, sum(latest[each].offset - consumed.get(each, NOTHING)[0] for each in behind))
         for number in sorted(behind):
-            if consumed.get(number, 0) < starts[number]:
-                raise _lost_records(topic, number, starts[number], consumed.get(number, 0))
-            self._catch_up_one(topic, number, ends[number], facts)
-
-    def _refuse_shortened(self, topic: MetadataTopicId, consumed: Mapping[int, int], ends: Mapping[int, int]) -> None:
-        """Raise MetadataMissingError if a metadata partition ends before what this host consumed; keep the cache."""
-        for number, end in ends.items():
-            if consumed.get(number, 0) > end:
-                # A topic that was created again under its name is reported as that.
-                ensure_same(self._options, self.log, topic)
-                raise _shortened(topic, number, end, consumed[number], self.cache.path)
+            self._catch_up_one(topic, number, latest[number].offset, facts)
 
     def _catch_up_one(self, topic: MetadataTopicId, number: int, end: int, facts: ManyFacts) -> None:
         """Apply a metadata partition up to `end`; `facts` are on records that were written before they are read."""
         # Asked again after each part: other threads and processes apply the same records to the same file.
-        while (offset := self.cache.consumed().get(number, 0)) < end:
-            if end - offset < LEAST_BLOCK or not self._apply_block(topic, number, offset, end, facts):
-                self._apply(topic, self.log.fetch(topic, number, offset), offset)
+        while (offset := (consumed := self.cache.consumed_epochs()).get(number, NOTHING)[0]) < end:
+            if end - offset < LEAST_BLOCK or not self._apply_block(topic, number, consumed, end, facts):
+                found = self.log.fetch(topic, number, offset)
+                # Asked of the leader that gave the records: it may be another one than gave the end.
+                self._lost.refuse_diverged(topic, consumed, {number: found.leader_epoch}, self.cache.path)
+                self._apply(topic, found, offset)
 
-    def _apply_block(self, topic: MetadataTopicId, number: int, offset: int, end: int, facts: ManyFacts) -> bool:
+    def _apply_block(self, topic: MetadataTopicId, number: int, consumed: Consumed, end: int, facts: ManyFacts) -> bool:
         """Apply the next records as a block; return whether that could be done."""
+        offset, _ = consumed.get(number, NOTHING)
         try:
             block = fetch_block(self.log, topic, number, offset, end)
         except CorruptLogError:
             return False  # what is before them can be read, and what is wrong is reported
+        self._lost.refuse_diverged(topic, consumed, {number: block.leader_epoch}, self.cache.path)
         lives = PlainLives(decode_values(block.values), facts.of)
         with self.cache.database.writing() as connection:
             if apply_block(connection, block, lives, partial(self._decoded, topic), _where(topic)):
+                write_leader_epoch(connection, number, block.next_offset, block.leader_epoch)
                 return True
         self._apply(topic, block.at(np.arange(len(block))), offset)
         return True
@@ -292,14 +324,21 @@ class TopicState:
         parts: list[Sequence[DecodedRecord]] = list(in_batches(records)) or [()]
         for part, following in zip(parts, [*parts[1:], None], strict=True):
             next_offset = found.next_offset if following is None else following[0].offset
-            self._apply_part(part, found.partition, first, next_offset, topic)
+            self._apply_part(part, found.partition, first, next_offset, topic, found.leader_epoch)
             first = next_offset
 
     def _apply_part(
-        self, part: Sequence[DecodedRecord], number: int, first: int, next_offset: int, topic: MetadataTopicId
+        self,
+        part: Sequence[DecodedRecord],
+        number: int,
+        first: int,
+        next_offset: int,
+        topic: MetadataTopicId,
+        leader_epoch: int | None,
     ) -> None:
         with self.cache.database.writing() as connection:
             apply_records(connection, part, number, first, next_offset, _where(topic))
+            write_leader_epoch(connection, number, next_offset, leader_epoch)
 
     def _decoded(self, topic: MetadataTopicId, found: LogValues) -> list[DecodedRecord]:
         return decoded(found, topic.cluster_id, self._facts)
@@ -307,9 +346,9 @@ class TopicState:
     def _facts_of_many(self, topic: MetadataTopicId, records: int) -> ManyFacts:
         return ManyFacts(self._sql.database, topic.cluster_id, records)
 
-    def _facts(self, ids: Iterable[str]) -> Mapping[Place, SegmentFacts]:
+    def _facts(self, places: Iterable[Place]) -> Mapping[Place, SegmentFacts]:
         with self._sql.database.reading() as connection:
-            return facts_of(connection, ids)
+            return facts_of(connection, places)
 
     def _found(self) -> MetadataTopicId:
         database, known = self._sql.database, self.recorded()
@@ -339,23 +378,6 @@ class TopicState:
         return topic if other is None else self._found()
 
 
-def _lost_records(topic: MetadataTopicId, number: int, start: int, consumed: int) -> MetadataMissingError:
-    return MetadataMissingError(
-        f"metadata topic {topic.name}, partition {number}: begins at offset {start}, and this host consumed it up to "
-        f"offset {consumed}: records of segments are lost. Was retention.ms set, or were records deleted? Restore the "
-        "topic, or rebuild the metadata from the store with 'tiered-storage rebuild-metadata'"
-    )
-
-
-def _shortened(topic: MetadataTopicId, number: int, end: int, consumed: int, cache: Path) -> MetadataMissingError:
-    return MetadataMissingError(
-        f"metadata topic {topic.name}, partition {number}: ends at offset {end}, and this host consumed it up to "
-        f"offset {consumed}: records of segments are lost: a disk, or an unclean leader election. Keep {cache}, which "
-        "has them; end all processes, and restore the topic, or rebuild the metadata from the store with "
-        "'tiered-storage rebuild-metadata'"
-    )
-
-
 def _refuse_segments(connection: Connection, where: str) -> None:
     if has_segments(connection):
         raise ConfigurationError(
@@ -372,3 +394,9 @@ def _partition_of(record: Written) -> TopicIdPartition:
     if isinstance(record, RemotePartitionDeleteMetadata):
         return record.topic_id_partition
     return record.segment_id.topic_id_partition
+
+
+def _broker_of(record: Written, brokers: Mapping[RemoteLogSegmentId, int]) -> int:
+    if isinstance(record, RemotePartitionDeleteMetadata):
+        return UNKNOWN_BROKER
+    return brokers.get(record.segment_id, UNKNOWN_BROKER)

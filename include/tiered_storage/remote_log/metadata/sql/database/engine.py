@@ -90,6 +90,11 @@ class Database(ABC):
         """Call `check` at the beginning of every write transaction from now on; what it raises refuses the write."""
         self._check_write = check
 
+    def check_use(self, connection: Connection) -> None:
+        """Call what guards writes, in a read transaction whose answer would be wrong in a database out of use."""
+        if self._check_write is not None:
+            self._check_write(connection)
+
     def _begun(self, engine: Engine) -> Connection:
         """Return a connection of `engine` whose transaction has begun; closing it rolls that back."""
         connection = engine.connect()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -32,6 +32,7 @@ from tiered_storage.kafka_wire.connections.error_codes import (
 )
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.kafka_wire.partition_requests import ListedOffset
 from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
 from tiered_storage.remote_log.metadata.topic.cluster.options import TopicOptions
 
@@ -45,11 +46,15 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class LogValues:
-    """The values of a metadata partition with their offsets, up to `next_offset` (exclusive); None: a null value."""
+    """The values of a metadata partition with their offsets, up to `next_offset` (exclusive); None: a null value.
+
+    `leader_epoch` is that of the last batch, None if there is none.
+    """
 
     partition: int
     values: tuple[tuple[int, bytes | None], ...]
     next_offset: int
+    leader_epoch: int | None = None
 
 
 class MetadataLog:
@@ -69,11 +74,24 @@ class MetadataLog:
 
     def ends(self, topic: MetadataTopicId, partitions: Collection[int]) -> dict[int, int]:
         """Return the offset after the last record of each of the metadata partitions."""
+        return {number: found.offset for number, found in self.latest(topic, partitions).items()}
+
+    def latest(self, topic: MetadataTopicId, partitions: Collection[int]) -> dict[int, ListedOffset]:
+        """Return the end of each of the metadata partitions, with the newest leader epoch that its leader knows."""
         return self._listed(topic, partitions, OffsetSpec.LATEST)
 
     def starts(self, topic: MetadataTopicId, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset of each of the metadata partitions."""
-        return self._listed(topic, partitions, OffsetSpec.EARLIEST)
+        return {number: found.offset for number, found in self._listed(topic, partitions, OffsetSpec.EARLIEST).items()}
+
+    def epoch_ends(self, topic: MetadataTopicId, epochs: Mapping[int, int]) -> dict[int, int]:
+        """Return where the leader epoch of each of the metadata partitions ends in its leader's log (exclusive).
+
+        That of the largest epoch up to it, if the leader does not know it. Leaves out partitions without an answer.
+        """
+        wanted = {TopicPartition(topic.name, number): epoch for number, epoch in epochs.items()}
+        asked = self._answered(topic, lambda client, seconds: client.offsets_for_leader_epochs(wanted, seconds=seconds))
+        return {number: found.end_offset for number, found in asked.items() if found.end_offset >= 0}
 
     def fetch(self, topic: MetadataTopicId, partition: int, offset: int) -> LogValues:
         """Return the next values from `offset` on, which must be below the end: at least one batch."""
@@ -127,15 +145,21 @@ class MetadataLog:
         except SourceClusterError as error:
             raise RemoteMetadataError(f"{what}, from {self._options.servers}: {error}") from error
 
-    def _listed(self, topic: MetadataTopicId, partitions: Collection[int], spec: OffsetSpec) -> dict[int, int]:
+    def _listed(self, topic: MetadataTopicId, partitions: Collection[int], spec: OffsetSpec) -> dict[int, ListedOffset]:
         wanted = {TopicPartition(topic.name, number): int(spec) for number in partitions}
-        with self._lock:
-            answers = self._asked(str(topic), lambda client, seconds: client.list_offsets(wanted, seconds=seconds))
-        found: dict[int, int] = {}
-        for each, answer in answers.items():
+        return self._answered(topic, lambda client, seconds: client.list_offsets(wanted, seconds=seconds))
+
+    def _answered(
+        self,
+        topic: MetadataTopicId,
+        call: Callable[[ClusterClient, float], Mapping[TopicPartition, Found | PartitionError]],
+    ) -> dict[int, Found]:
+        """Return the answer of each metadata partition that `call` asks."""
+        found: dict[int, Found] = {}
+        for each, answer in self.ask(str(topic), call).items():
             if isinstance(answer, PartitionError):
                 raise self._failed(topic, answer)
-            found[each.partition] = answer.offset
+            found[each.partition] = answer
         return found
 
     def _fetched(self, topic: MetadataTopicId, partition: int, offset: int) -> memoryview:
@@ -152,19 +176,19 @@ class MetadataLog:
     def _values(self, topic: MetadataTopicId, partition: int, offset: int, records: memoryview) -> LogValues:
         """Return the values of the whole batches in `records`: fetches may cut the last one off."""
         found: list[tuple[int, bytes | None]] = []
-        next_offset, where = offset, self._where(topic, partition)
+        next_offset, epoch, where = offset, None, self._where(topic, partition)
         try:
             for header, batch in iterate_batches(records, source=where):
                 if not header.is_control:
                     values = ((each.offset, each.value) for each in iterate_records(batch, source=where))
                     found += [each for each in values if each[0] >= offset]
-                next_offset = header.next_offset
+                next_offset, epoch = header.next_offset, header.partition_leader_epoch
         except CorruptLogError as error:
             raise MetadataCorruptError(
                 f"{where}: the records after offset {next_offset - 1} cannot be read ({error}): try again; if it "
                 "repeats, the broker's log is damaged: let another replica lead the partition"
             ) from error
-        return LogValues(partition, tuple(found), next_offset)
+        return LogValues(partition, tuple(found), next_offset, epoch)
 
     def _failed(self, topic: MetadataTopicId, error: PartitionError) -> RemoteMetadataError:
         where = self._where(topic, error.partition)

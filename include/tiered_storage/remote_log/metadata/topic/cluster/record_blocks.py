@@ -23,13 +23,17 @@ _OFFSET_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class RecordBlock:
-    """The records of a metadata partition from `first` to `next_offset` (exclusive): their offsets and values."""
+    """The records of a metadata partition from `first` to `next_offset` (exclusive): their offsets and values.
+
+    `leader_epoch` is that of the last batch, None if there is none.
+    """
 
     partition: int
     first: int
     next_offset: int
     offsets: NDArray[np.int64]
     values: pa.BinaryArray
+    leader_epoch: int | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -37,7 +41,8 @@ class RecordBlock:
     def at(self, rows: NDArray[np.intp]) -> LogValues:
         """Return the values of `rows`."""
         values = self.values.take(pa.array(rows)).to_pylist()
-        return LogValues(self.partition, tuple(zip(self.offsets[rows].tolist(), values, strict=True)), self.next_offset)
+        found = tuple(zip(self.offsets[rows].tolist(), values, strict=True))
+        return LogValues(self.partition, found, self.next_offset, self.leader_epoch)
 
 
 def fetch_block(log: MetadataLog, topic: MetadataTopicId, partition: int, offset: int, end: int) -> RecordBlock:
@@ -48,9 +53,12 @@ def fetch_block(log: MetadataLog, topic: MetadataTopicId, partition: int, offset
     where = f"metadata topic {topic.name}, partition {partition}"
     decoder = ColumnDecoder(where, ["offset", "value"], RecordRange(offset, end, with_control=False))
     parts: list[pa.RecordBatch] = []
-    at, rows, size = offset, 0, 0
+    at, rows, size, epoch = offset, 0, 0, None
     while at < end and rows < MOST_RECORDS and size < _MOST_BYTES:
-        found, at = log.read(topic, partition, at, _decoding(where, decoder, at))
+        (found, newest), following = log.read(topic, partition, at, _decoding(where, decoder, at))
+        if epoch not in {None, newest}:
+            break  # of another leader, whose log has to be compared first
+        at, epoch = following, newest
         parts += found
         rows, size = rows + sum(map(len, found)), size + sum(each.nbytes for each in found)
     offsets = [np.asarray(each.column("offset")) for each in parts]
@@ -60,22 +68,26 @@ def fetch_block(log: MetadataLog, topic: MetadataTopicId, partition: int, offset
         min(at, end),
         np.concatenate(offsets) if offsets else np.empty(0, np.int64),
         pa.concat_arrays([each.column("value") for each in parts] or [pa.array([], pa.binary())]),
+        epoch,
     )
 
 
 def _decoding(
     where: str, decoder: ColumnDecoder, offset: int
-) -> Callable[[memoryview], tuple[list[pa.RecordBatch], int]]:
-    """Return what decodes the whole batches of an answer from `offset` on, and finds the offset after them."""
+) -> Callable[[memoryview], tuple[tuple[list[pa.RecordBatch], int | None], int]]:
+    """Return what decodes the whole batches of an answer from `offset` on, with the leader epoch of the last one, and
+    finds the offset after them.
+    """
 
-    def decode(records: memoryview) -> tuple[list[pa.RecordBatch], int]:
+    def decode(records: memoryview) -> tuple[tuple[list[pa.RecordBatch], int | None], int]:
         if len(records) < _OFFSET_BYTES:
-            return [], offset
+            return ([], None), offset
         base_offset = int.from_bytes(records[:_OFFSET_BYTES], "big", signed=True)
         scanner = SegmentScanner(where, base_offset, verify_crc=False)
         table, consumed = scanner.feed(records)
         if not len(table):
-            return [], offset
-        return list(decoder.decode(records[:consumed], table)), scanner.next_offset
+            return ([], None), offset
+        batches = list(decoder.decode(records[:consumed], table))
+        return (batches, int(table.partition_leader_epoch[-1])), scanner.next_offset
 
     return decode

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete
 
 from support.clocks import ManualClock
 from support.metadata_stores import FINISHED, ORDERS_0, a_segment, a_step, add_and_bring_to, sqlite_store
-from tiered_storage.errors import ConfigurationError, LeaseLostError, MetadataCorruptError, MetadataUnavailableError
+from tiered_storage.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    MetadataCorruptError,
+    MetadataMissingError,
+    MetadataUnavailableError,
+)
+from tiered_storage.remote_log.metadata.sql.database.schema import segments
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
+from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId, write_metadata_topic
 
 
 def test_a_new_store_is_made_with_its_directories_and_nothing_else(tmp_path: Path) -> None:
@@ -152,6 +162,33 @@ def test_a_store_that_was_replaced_meanwhile_is_not_written_to_any_more(
         store.segments.add_remote_log_segment_metadata(a_segment(lease), lease)
     with pytest.raises(MetadataUnavailableError):
         store.segments.list_partitions()
+
+
+def test_a_process_that_ran_while_the_segments_moved_into_a_topic_reports_none_as_missing(
+    store: SqlMetadataStore,
+) -> None:
+    """It would answer that nothing is remote, and readers would skip what is."""
+    lease = store.leases.acquire(ORDERS_0, "run-1", 60_000)
+    moved = add_and_bring_to(store, a_segment(lease), lease, FINISHED)
+    reads: dict[str, Callable[[], object]] = {
+        "look-up": lambda: store.segments.remote_log_segment_metadata(ORDERS_0, 5),
+        "epoch": lambda: store.segments.highest_offset_for_epoch(ORDERS_0, 0),
+        "list": lambda: list(store.segments.list_remote_log_segments(ORDERS_0)),
+        "deleted": lambda: list(store.segments.list_deleted_segments(ORDERS_0, 0, 9)),
+        "counts": lambda: store.segments.count_remote_log_segments(ORDERS_0),
+        "totals": store.segments.segment_totals,
+        "by id": lambda: store.segments.segment_by_id(moved.segment_id),
+        "known ids": lambda: store.segments.known_segment_ids(ORDERS_0, [moved.segment_id.id]),
+    }
+    for read in reads.values():
+        read()
+    with store.database.writing() as connection:
+        connection.execute(delete(segments))
+        write_metadata_topic(connection, MetadataTopicId("cluster-1", "metadata", "topic-id-of-metadataAA", 3))
+
+    for name, read in reads.items():
+        with pytest.raises(MetadataMissingError, match=r"remote\.log\.metadata\.manager\.class\.name"):
+            pytest.fail(f"{name}: {read()}")
 
 
 def test_a_store_that_was_removed_meanwhile_is_reported_and_not_made_again(store: SqlMetadataStore, path: Path) -> None:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from support.clocks import ManualClock
-from support.metadata_stores import ORDERS_0, a_segment, sqlite_store, topic_store
+from support.metadata_stores import ORDERS_0, ORDERS_1, a_segment, sqlite_store, topic_store
 from support.topic_brokers import SERVERS, Answers
 from tiered_storage.errors import ConfigurationError, MetadataMissingError
 from tiered_storage.remote_log.metadata.sql.topic_segments import write_beginnings
-from tiered_storage.remote_log.metadata.topic.cache import write_next_offset
+from tiered_storage.remote_log.metadata.topic.cache import write_leader_epoch, write_next_offset
 from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
 from tiered_storage.remote_log.model import Lease
 
 
-def consume(store: TopicMetadataStore, partition: int, offset: int) -> None:
+def consume(store: TopicMetadataStore, partition: int, offset: int, leader_epoch: int | None = None) -> None:
     """Let this host have consumed a metadata partition up to `offset`."""
     with store.state.cache.database.writing() as connection:
         write_next_offset(connection, partition, offset)
+        write_leader_epoch(connection, partition, offset, leader_epoch)
 
 
 @pytest.mark.parametrize("end", [0, 900])
@@ -34,6 +38,60 @@ def test_a_topic_that_ends_before_what_was_consumed_is_refused(
         topic_metadata.segments.segment_totals()
 
     assert topic_metadata.state.cache.consumed() == {1: 1_000}, "the only copy of the lost records"
+
+
+def test_a_topic_with_other_records_than_were_consumed_is_refused(
+    answers: Answers, topic_metadata: TopicMetadataStore
+) -> None:
+    """An unclean leader election cut 10 records off, and others came in their place."""
+    consume(topic_metadata, 1, 1_000, leader_epoch=4)
+    answers.ends, answers.leader_epoch, answers.epoch_ends = {1: 1_005}, 5, {1: 990}
+
+    for _ in range(2):
+        with pytest.raises(MetadataMissingError, match=r"partition 1: has other records from offset 990 .*1000.*Keep"):
+            topic_metadata.segments.segment_totals()
+
+    assert answers.asked_for_epochs == [{1: 4}] * 2
+
+
+def test_another_leader_with_the_same_records_is_asked_once(
+    answers: Answers, topic_metadata: TopicMetadataStore
+) -> None:
+    consume(topic_metadata, 1, 1_000, leader_epoch=4)
+    answers.ends, answers.leader_epoch, answers.epoch_ends = {1: 1_000}, 5, {1: 1_000}
+
+    for _ in range(2):
+        assert topic_metadata.segments.segment_totals() == []
+
+    assert answers.asked_for_epochs == [{1: 4}]
+
+
+def test_a_process_that_ran_during_a_move_of_the_segments_is_refused(
+    answers: Answers, topic_metadata: TopicMetadataStore
+) -> None:
+    """What it writes into the topic that was left, nobody else sees."""
+    assert topic_metadata.segments.segment_totals() == []
+    lease = topic_metadata.leases.acquire(ORDERS_0, "run-1", 60_000)
+    for moved_to in (
+        None,
+        replace(answers.topic, topic_id="topic-id-of-another-AA"),
+        replace(answers.topic, is_arriving=True),
+    ):
+        with sqlite3.connect(topic_metadata.sql.database.where) as database:
+            text = None if moved_to is None else json.dumps(asdict(moved_to))
+            database.execute("UPDATE store_identity SET metadata_topic = ?", (text,))
+
+        for call in (
+            topic_metadata.segments.segment_totals,
+            lambda: list(topic_metadata.segments.list_remote_log_segments(ORDERS_0)),
+            lambda: topic_metadata.segments.remote_log_segment_metadata(ORDERS_0, 5),
+            lambda: topic_metadata.segments.add_remote_log_segment_metadata(a_segment(lease), lease),
+            lambda: topic_metadata.leases.acquire(ORDERS_1, "run-1", 60_000),
+        ):
+            with pytest.raises(
+                MetadataMissingError, match=f"not in metadata topic .*{answers.topic.topic_id}.*any more"
+            ):
+                call()
 
 
 def test_a_topic_that_was_created_again_is_refused_as_another(
