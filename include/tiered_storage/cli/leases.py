@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -9,8 +10,9 @@ import typer
 from tiered_storage.cli.common.output import Output
 from tiered_storage.cli.common.session import ConfigOption, JsonOption, lease_owner, opened
 from tiered_storage.clock import as_date
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ClusterUnreachableError, ConfigurationError
 from tiered_storage.remote_log.context import RemoteLogContext
+from tiered_storage.remote_log.metadata.topic.store import beside_topic
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.source.partition_log import NamedPartition
 
@@ -77,10 +79,11 @@ def end(
 
 
 def _held(context: RemoteLogContext) -> list[Lease]:
-    """Return the held leases, with the names of their partitions if known."""
-    local = context.source.names()
-    named = [log.topic_id_partition for log in local if isinstance(log, NamedPartition)]
-    known = {each: each for each in (*named, *context.segments.partition_states())}
+    """Return the held leases, with the names of their partitions if known; no broker has to answer."""
+    named = list[TopicIdPartition]()
+    with suppress(ClusterUnreachableError):
+        named += [one.topic_id_partition for one in context.source.names() if isinstance(one, NamedPartition)]
+    known = {each: each for each in (*named, *beside_topic(context.store).partition_states())}
     return [_named(lease, known.get(lease.topic_id_partition)) for lease in context.leases.held()]
 
 

@@ -138,13 +138,13 @@ def disable(
         asked = {**known.properties, _DELETE_ON_DISABLE: "true"}
         return replace(known, remote_storage_enable=False, properties=asked)
 
-    _change(topic, change, config, as_json, enables_pattern=False)
+    _change(topic, change, config, as_json, enables_pattern=False, during_outages=True)
 
 
 @app.command()
 def pause(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Pause copying of the topic until it is resumed. Remote data stay readable and keep their retention."""
-    _change(topic, lambda _, known: _with_property(known, COPY_DISABLE, "true"), config, as_json)
+    _change(topic, lambda _, known: _with_property(known, COPY_DISABLE, "true"), config, as_json, during_outages=True)
 
 
 @app.command()
@@ -171,7 +171,7 @@ def forbid_deletion(
     topic: NameArgument, only: OnlyOption = None, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
     """Forbid deletion from the topic, in both tiers or only in the one that --only names."""
-    _change(topic, lambda _, known: _with_right(known, only, False), config, as_json)
+    _change(topic, lambda _, known: _with_right(known, only, False), config, as_json, during_outages=True)
 
 
 @app.command("set")
@@ -211,14 +211,17 @@ def _change(
     *,
     shows_past_retention: bool = False,
     enables_pattern: bool | None = None,
+    during_outages: bool = False,
 ) -> None:
     """Change every topic that `named` matches, and show them all; a refused topic leaves the others changed.
 
     `enables_pattern`: whether a pattern enables the topics that match it later, or no longer; None: as before.
+    `during_outages`: topics of the remote log are changed although the cluster does not answer.
     """
     output = Output(as_json)
+    unreachable = list[str]()
     with opened(config, output, create=True) as remote_log:
-        found = known_topics(remote_log.context)
+        found = known_topics(remote_log.context, unreachable if during_outages else None)
         matching = found.incarnations(_naming(named))
         chosen = {name: list(of_name) for name, of_name in groupby(matching, lambda one: one.topic)}
         is_ended = enables_pattern is False and _is_recorded(remote_log.context, named)
@@ -226,10 +229,11 @@ def _change(
         if not chosen and enables_pattern and is_pattern(named):
             clusters = clusters_here(remote_log.context, found)
         if not chosen and not clusters and not is_ended:
-            raise ConfigurationError(why_unknown(remote_log.context, found, named))
+            raise ConfigurationError("; ".join([why_unknown(remote_log.context, found, named), *unreachable]))
         refused: list[str] = []
         changed: set[str] = set()
-        notes = [f"so far {why_unknown(remote_log.context, found, named)}"] if clusters and not chosen else []
+        notes = [f"only topics of the remote log are known now: {why}" for why in unreachable]
+        notes += [f"so far {why_unknown(remote_log.context, found, named)}"] if clusters and not chosen else []
         for name, of_name in chosen.items():
             try:
                 _change_topic(remote_log.context, of_name, change, check, found)

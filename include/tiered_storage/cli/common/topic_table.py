@@ -9,12 +9,13 @@ from enum import StrEnum
 from typing import Any
 
 from tiered_storage.cli.common.output import Output, show_duration, show_size
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.errors import ClusterUnreachableError, TieredStorageError
 from tiered_storage.kafka_log.files.topic_partition import described_near, near_names, nearly_same
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.enabling.absent_topics import AbsentTopic, ShownTopics
 from tiered_storage.remote_log.enabling.broker_limits import origins
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
+from tiered_storage.remote_log.metadata.topic.store import beside_topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.opening import CLUSTER, local_place, why_hidden
 from tiered_storage.remote_log.source.partition_log import NamedPartition, UnreadablePartition
@@ -77,14 +78,25 @@ class KnownTopics:
         return f"{len(left_out)} of {len(of_incarnation)} partitions are left out: {self.problems[left_out[0]]}"
 
 
-def known_topics(context: RemoteLogContext) -> KnownTopics:
-    """Return what the log directories and the metadata have; reads names only, no log."""
-    names = list(context.source.names())
+def known_topics(context: RemoteLogContext, unreachable: list[str] | None = None) -> KnownTopics:
+    """Return what the log directories and the metadata have; reads names only, no log.
+
+    With `unreachable`, a cluster that does not answer is added there, and only topics of the remote log are known: what
+    forbids or ends something must work during an outage.
+    """
+    names, is_seen = [], True
+    try:
+        names = list(context.source.names())
+    except ClusterUnreachableError as error:
+        if unreachable is None:
+            raise
+        unreachable.append(str(error))
+        is_seen = False
     shown = ShownTopics(shows_all=not context.source.shows_segments)
     for one in names:
         shown.add(one)
-    remote = context.segments.list_partitions()
-    absent = shown.absent(remote) if CLUSTER.is_named(context.settings) else []
+    remote = beside_topic(context.store).list_partitions()
+    absent = shown.absent(remote) if is_seen and CLUSTER.is_named(context.settings) else []
     local = {one.topic_id_partition: one for one in names if isinstance(one, NamedPartition) and not one.is_internal}
     return KnownTopics(
         sorted({*local, *remote}),
