@@ -107,7 +107,7 @@ def _check_own_class(settings: Settings, clock: Clock, options: ObjectStoreOptio
 
 def lacks_its_topic(store: MetadataStore) -> bool:
     """Return whether reading segments would create the metadata topic of `store`."""
-    return isinstance(store, TopicMetadataStore) and store.state.recorded() is None
+    return isinstance(store, TopicMetadataStore) and store.lacks_its_topic
 
 
 def _check_topic(store: TopicMetadataStore) -> Iterator[Check]:

@@ -21,6 +21,7 @@ from tiered_storage.settings.own_managers import TOPIC_METADATA_MANAGER
 from tiered_storage.settings.settings import Settings
 
 MOST_SKIPPED_SHOWN = 100
+NO_TOPIC = "a metadata topic that the first use of segments creates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +56,35 @@ class VerifiedMetadata:
 
 
 def metadata_status(store: MetadataStore) -> MetadataStatus:
-    """Return where the segments of `store` are. Reads the ends of a metadata topic, and none of its records."""
+    """Return where the segments of `store` are. Reads the ends of a metadata topic, and none of its records.
+
+    Creates no topic, nor does `verified`.
+    """
     if not isinstance(store, TopicMetadataStore):
         return MetadataStatus(store.generation.where)
+    if store.lacks_its_topic:
+        return MetadataStatus(NO_TOPIC)
     topic, cache = store.state.topic, store.state.cache
     starts, ends = (ask(topic, range(topic.partitions)) for ask in (store.state.log.starts, store.state.log.ends))
-    consumed, skipped = cache.consumed(), cache.skipped()
+    consumed, skipped = cache.consumed(), cache.skipped_counts()
     found = [
         MetadataPartition(
             number,
             starts[number],
             end,
             consumed.get(number, 0),
-            sum(each.metadata_partition == number for each in skipped),
+            skipped.get(number, 0),
         )
         for number, end in sorted(ends.items())
     ]
-    return MetadataStatus(f"metadata topic {topic}", found, skipped[:MOST_SKIPPED_SHOWN])
+    return MetadataStatus(f"metadata topic {topic}", found, cache.skipped(MOST_SKIPPED_SHOWN))
 
 
 def verified(store: MetadataStore) -> VerifiedMetadata:
     """Read a metadata topic once more and compare; see verify_topic. Otherwise only count the segments."""
     if isinstance(store, TopicMetadataStore):
+        if store.lacks_its_topic:
+            return VerifiedMetadata(NO_TOPIC, 0, 0)
         found = verify_topic(store)
         return VerifiedMetadata(f"metadata topic {found.topic}", found.segments, found.skipped)
     count = sum(each.count for each in store.segments.segment_totals())
