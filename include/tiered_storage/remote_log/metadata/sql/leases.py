@@ -17,7 +17,7 @@ from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.remote_log.metadata.life_cycle import GIVEN_BACK, expiry, held_error, why_lost, why_over
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import GrantedLeases, RefusedLease
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing
-from tiered_storage.remote_log.metadata.sql.database.schema import leases
+from tiered_storage.remote_log.metadata.sql.database.schema import leases, store_identity
 from tiered_storage.remote_log.metadata.sql.segment_rows import (
     bound_key,
     has_bound_key,
@@ -36,7 +36,9 @@ _WRITE_LEASE = (
         expires_at=bindparam("new_expires_at"),
     )
 )
-_NEWEST = select(leases.c.fencing_number, leases.c.expires_at).where(has_bound_key(leases))
+_RESTING = select(leases.c.fencing_number, leases.c.expires_at, store_identity.c.metadata_topic).select_from(
+    store_identity.outerjoin(leases, has_bound_key(leases))
+)
 
 
 class SqlLeases:
@@ -171,15 +173,16 @@ def newest_leases(connection: Connection, partitions: Iterable[TopicIdPartition]
     }
 
 
-def resting_number(database: Database, partition: TopicIdPartition) -> int | None:
-    """Return the number of the last lease of `partition` if it was released, 0 if there never was one.
+def resting_state(database: Database, partition: TopicIdPartition) -> tuple[str | None, int] | None:
+    """Return which topic has the segments, and the number of the last lease of `partition` if it was released.
 
-    None while somebody may hold it. Nobody changed the partition's segments since the same number was returned before.
+    The topic is as the database names it, and the number 0 if there never was a lease. None while somebody may hold it.
+    Nobody changed or moved the partition's segments since the same was returned before.
     """
-    row = database.first(_NEWEST, bound_key(partition))
-    if row is None:
-        return 0
-    return int(row.fencing_number) if row.expires_at == GIVEN_BACK else None
+    row = database.first(_RESTING, bound_key(partition))
+    if row is None or row.expires_at not in {None, GIVEN_BACK}:
+        return None
+    return row.metadata_topic, row.fencing_number or 0
 
 
 def _insert_unheld(connection: Connection, partitions: Sequence[TopicIdPartition], owner: str) -> None:

@@ -23,7 +23,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
 from tiered_storage.remote_log.metadata.sql.fact_columns import ManyFacts
-from tiered_storage.remote_log.metadata.sql.leases import resting_number
+from tiered_storage.remote_log.metadata.sql.leases import resting_state
 from tiered_storage.remote_log.metadata.sql.segment_changes import known_segments
 from tiered_storage.remote_log.metadata.sql.segment_rows import in_batches
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
@@ -92,7 +92,7 @@ class TopicState:
         self._topic: MetadataTopicId | None = None
         self._is_moving = False
         self._cache: SegmentCache | None = None
-        self._resting: dict[TopicIdPartition, tuple[Database, int]] = {}
+        self._resting: dict[TopicIdPartition, tuple[Database, tuple[str | None, int]]] = {}
         """The cache in which a partition was up to date while nobody worked on it, and the number of the last lease."""
 
     @property
@@ -146,17 +146,17 @@ class TopicState:
     def look_up(self, partition: TopicIdPartition, look: Callable[[SqlRemoteLogMetadataManager], Found]) -> Found:
         """Return what `look` finds in the cache about `partition`, as exactly as `read`.
 
-        The brokers are not asked if nobody has had a lease of the partition since they last were: whoever writes has
-        one.
+        The brokers are not asked if nobody has had a lease of the partition since they last were, and the segments
+        have not moved: whoever writes has one.
         """
 
         def current() -> Found:
             database = self.cache.database
-            number = resting_number(self._sql.database, partition)
-            if number is None or self._resting.get(partition) != (database, number):
+            resting = resting_state(self._sql.database, partition)
+            if resting is None or self._resting.get(partition) != (database, resting):
                 self._catch_up_all(self.partitions_of([partition]))
-                if number is not None:
-                    self._resting[partition] = database, number
+                if resting is not None:
+                    self._resting[partition] = database, resting
             return look(SqlRemoteLogMetadataManager(database))
 
         return self._repaired(current)

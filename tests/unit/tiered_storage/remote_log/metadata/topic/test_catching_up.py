@@ -22,10 +22,14 @@ from support.metadata_stores import (
     topic_store,
 )
 from support.topic_brokers import SERVERS, Answers
-from tiered_storage.errors import MetadataCorruptError
+from tiered_storage.errors import MetadataCorruptError, MetadataMissingError
 from tiered_storage.kafka_log.records.record_batch import Compression, Record, encode_batch
 from tiered_storage.remote_log.metadata.sql.database.schema import metadata as sql_tables
-from tiered_storage.remote_log.metadata.sql.topic_segments import write_beginnings, write_max_timestamps
+from tiered_storage.remote_log.metadata.sql.topic_segments import (
+    write_beginnings,
+    write_max_timestamps,
+    write_metadata_topic,
+)
 from tiered_storage.remote_log.metadata.topic import applying, topic_state
 from tiered_storage.remote_log.metadata.topic.cluster import record_blocks
 from tiered_storage.remote_log.metadata.topic.records import encode_record
@@ -219,3 +223,19 @@ def test_a_cache_that_is_built_again_is_filled_before_look_ups(
         other.state.cache.rebuild()
 
     assert asked(answers, topic_metadata, first.start_offset) == (first.segment_id.id, True)
+
+
+@pytest.mark.parametrize("has_lease", [False, True])
+def test_a_look_up_at_rest_is_refused_after_the_segments_moved(
+    answers: Answers, topic_metadata: TopicMetadataStore, has_lease: bool
+) -> None:
+    first = finish_one(answers, topic_metadata)
+    partition = ORDERS_0 if has_lease else ORDERS_1
+    for _ in range(2):
+        topic_metadata.segments.remote_log_segment_metadata(partition, first.start_offset)
+
+    with topic_metadata.sql.database.writing() as connection:
+        write_metadata_topic(connection, None)
+
+    with pytest.raises(MetadataMissingError):
+        topic_metadata.segments.remote_log_segment_metadata(partition, first.start_offset)
