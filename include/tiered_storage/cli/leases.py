@@ -12,7 +12,7 @@ from tiered_storage.cli.common.session import ConfigOption, JsonOption, lease_ow
 from tiered_storage.clock import as_date
 from tiered_storage.errors import ClusterUnreachableError, ConfigurationError
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.metadata.topic.store import beside_topic
+from tiered_storage.remote_log.metadata.metadata_store import beside_topic
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.source.partition_log import NamedPartition
 

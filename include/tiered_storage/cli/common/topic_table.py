@@ -14,8 +14,8 @@ from tiered_storage.kafka_log.files.topic_partition import described_near, near_
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.enabling.absent_topics import AbsentTopic, ShownTopics
 from tiered_storage.remote_log.enabling.broker_limits import origins
+from tiered_storage.remote_log.metadata.metadata_store import beside_topic
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.topic.store import beside_topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.opening import CLUSTER, local_place, why_hidden
 from tiered_storage.remote_log.source.partition_log import NamedPartition, UnreadablePartition

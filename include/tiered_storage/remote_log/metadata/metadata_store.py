@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 from tiered_storage.clock import BootTime, Clock
 from tiered_storage.own_classes import call_own, load_class
@@ -213,6 +213,23 @@ class MetadataStore(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
+
+
+@runtime_checkable
+class StoreBesideTopic(Protocol):
+    """A MetadataStore whose segments are in a metadata topic; `sql` has the rest."""
+
+    @property
+    def sql(self) -> MetadataStore: ...
+
+
+def beside_topic(store: MetadataStore) -> RemoteLogMetadataManager:
+    """Return what knows the partitions of `store`, though not all segments, without the brokers of a metadata topic.
+
+    SQL records a partition before its first segment is in the topic. Only a SQL database that was restored from a
+    backup may lack one.
+    """
+    return (store.sql if isinstance(store, StoreBesideTopic) else store).segments
 
 
 _OPENING = ("open", "is_there")

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from tiered_storage.clock import Clock
-from tiered_storage.remote_log.metadata.metadata_store import ClockReading, MetadataStore, RenewedAt
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.metadata_store import ClockReading, RenewedAt
 from tiered_storage.remote_log.metadata.sql.clock_readings import SqlClockReadings
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.metadata.topic.cluster.options import TopicOptions
@@ -140,12 +139,3 @@ class TopicMetadataStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def beside_topic(store: MetadataStore) -> RemoteLogMetadataManager:
-    """Return what knows the partitions of `store`, though not all segments, without the brokers of a metadata topic.
-
-    SQL records a partition before its first segment is in the topic. Only a SQL database that was restored from a
-    backup may lack one.
-    """
-    return (store.sql if isinstance(store, TopicMetadataStore) else store).segments
