@@ -59,17 +59,13 @@ class Adoption:
         """
         partitions = self._partitions(topic, numbers)
         logs = self.logs.partitions_of(partitions)
-        found = CopyPlan(())
-        for each in partitions:
-            if (log := logs.get(each)) is not None:
-                part = self._of_partition(log)
-                found = CopyPlan(
-                    (*found.segments, *part.segments),
-                    (*found.refused, *part.refused),
-                    notices=(*found.notices, *part.notices),
-                    lineages=(*found.lineages, *part.lineages),
-                )
-        return found
+        parts = [self._of_partition(logs[each]) for each in partitions if each in logs]
+        return CopyPlan(
+            tuple(each for part in parts for each in part.segments),
+            tuple(each for part in parts for each in part.refused),
+            notices=tuple(each for part in parts for each in part.notices),
+            lineages=tuple(each for part in parts for each in part.lineages),
+        )
 
     def rounds(self, plan: CopyPlan, stopped: Collection[str]) -> Iterator[CopyPlan]:
         """Yield the rounds of `plan`; a caller adds to `stopped` the partitions of which a segment was not copied.
