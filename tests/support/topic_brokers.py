@@ -14,7 +14,7 @@ from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.apis import OffsetSpec
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress
-from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchedPartition, FetchPosition
+from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchedPartition, FetchPosition
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import Broker, ClusterMetadata, PartitionMetadata, TopicMetadata, TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset
@@ -97,51 +97,35 @@ class Answers:
 
     def _fetch(self, positions: Sequence[FetchPosition], *_: object, **__: object) -> FetchAnswer:
         [asked] = positions
-        batches = [each for each in self.logs[asked.partition] if read_batch_header(each).next_offset > asked.offset]
-        records = b"".join(batches)[: max(self.most_bytes, len(batches[0]))]
-        end = self.ends[asked.partition]
+        assert (asked.topic, asked.topic_id) == (self.topic.name, self.topic.topic_id)
+        log, end = self.logs.get(asked.partition, []), self.ends.get(asked.partition, 0)
+        batches = [each for each in log if read_batch_header(each).next_offset > asked.offset]
+        records = b"".join(batches)[: max([self.most_bytes, *map(len, batches[:1])])]
         found = FetchedPartition(asked.topic, asked.partition, 0, end, end, 0, (), -1, memoryview(records))
         return FetchAnswer(0, (found,))
 
 
-_BATCHES_AT_ONCE = 3
-"""In an answer to Fetch: a reader mostly has to fetch more than once."""
-
-
 @dataclass
 class MemoryTopic(Answers):
-    """Brokers that take records, each a batch of its own, and answer with them."""
+    """Brokers that take records, each a batch of its own. A reader mostly has to fetch more than once."""
 
-    batches: dict[int, list[bytes]] = field(default_factory=dict)
-    """The log of each partition."""
+    most_bytes: int = 1000
 
     def give(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let every client of a cluster get these answers, and every writer write here."""
         super().give(monkeypatch)
-        monkeypatch.setattr(ClusterClient, "fetch", self._fetch_written)
         monkeypatch.setattr(MetadataWriter, "write", lambda _, topic, records: self._write(topic, records))
 
     def create(self, name: str) -> None:
         """Create another topic, which replaces this one."""
         self.topic = replace(self.topic, name=name, topic_id=topic_id(name))
-        self.ends, self.batches = {}, {}
+        self.ends, self.logs = {}, {}
 
     def _write(self, topic: MetadataTopicId, records: Sequence[OutgoingRecord]) -> list[int]:
         assert topic == self.topic
         offsets = []
         for each in records:
-            log = self.batches.setdefault(each.partition, [])
-            offsets.append(len(log))
-            log.append(encode_batch([Record(len(log), NOW, None, each.value)]))
-            self.ends[each.partition] = len(log)
+            offset = self.ends.get(each.partition, 0)
+            self.write(each.partition, encode_batch([Record(offset, NOW, None, each.value)]))
+            offsets.append(offset)
         return offsets
-
-    def _fetch_written(self, positions: Sequence[FetchPosition], buffer: FetchBuffer, **_: object) -> FetchAnswer:
-        [asked] = positions
-        assert (asked.topic, asked.topic_id) == (self.topic.name, self.topic.topic_id)
-        log = self.batches.get(asked.partition, [])
-        served = b"".join(log[asked.offset : asked.offset + _BATCHES_AT_ONCE])
-        room = buffer.room(len(served))
-        room[:] = served
-        end = len(log)
-        return FetchAnswer(0.0, (FetchedPartition(asked.topic, asked.partition, 0, end, end, 0, (), -1, room),))
