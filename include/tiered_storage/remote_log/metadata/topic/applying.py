@@ -89,17 +89,24 @@ def decoded(found: LogValues, cluster_id: str, facts_of: FactsOf) -> list[Decode
 
 
 def apply_records(
-    connection: Connection, records: Sequence[DecodedRecord], partition: int, first: int, next_offset: int, where: str
+    connection: Connection,
+    records: Sequence[DecodedRecord],
+    partition: int,
+    first: int,
+    next_offset: int,
+    where: str,
+    leader_epoch: int | None = None,
 ) -> list[SkippedRecord]:
     """Apply `records`, at most RECORDS_AT_ONCE, of a metadata partition; return those that were skipped.
 
     They are all of the partition from offset `first` to `next_offset` (exclusive). Does nothing if another process
-    applied others meanwhile, so that some would be applied twice or left out. `where` names the topic in messages.
+    applied others meanwhile, so that some would be applied twice or left out. `where` names the topic in messages,
+    and `leader_epoch` is that of the last batch.
     """
     if next_offset_of(connection, partition) != first:
         return []
     skipped = _apply(connection, records, where)
-    write_next_offset(connection, partition, next_offset)
+    write_next_offset(connection, partition, next_offset, leader_epoch)
     return skipped
 
 
@@ -126,7 +133,7 @@ def apply_block(
         connection.exec_driver_sql(_INSERTS[table], rows)
     for part in in_batches(decode(block.at(others))):
         _apply(connection, part, where)
-    write_next_offset(connection, block.partition, block.next_offset)
+    write_next_offset(connection, block.partition, block.next_offset, block.leader_epoch)
     return True
 
 

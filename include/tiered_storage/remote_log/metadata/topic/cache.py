@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table, Text, func, select, update
+from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table, Text, func, select
 
 from tiered_storage.errors import MetadataCorruptError, MetadataUnavailableError, RemoteMetadataError
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing, insert_or_replace
@@ -181,17 +181,12 @@ def next_offset_of(connection: Connection, metadata_partition: int) -> int:
     return connection.scalar(wanted) or 0
 
 
-def write_next_offset(connection: Connection, metadata_partition: int, offset: int) -> None:
-    """Record how far a metadata partition was consumed."""
-    insert_or_replace(connection, consumed, [{"metadata_partition": metadata_partition, "next_offset": offset}])
-
-
-def write_leader_epoch(
-    connection: Connection, metadata_partition: int, next_offset: int, leader_epoch: int | None
+def write_next_offset(
+    connection: Connection, metadata_partition: int, offset: int, leader_epoch: int | None = None
 ) -> None:
-    """Record the leader epoch of the last batch of a metadata partition, if it was consumed up to `next_offset`."""
-    reached = consumed.c.metadata_partition == metadata_partition, consumed.c.next_offset == next_offset
-    connection.execute(update(consumed).where(*reached).values(leader_epoch=leader_epoch))
+    """Record how far a metadata partition was consumed, and the leader epoch of the last batch; None: it is unknown."""
+    row = {"metadata_partition": metadata_partition, "next_offset": offset, "leader_epoch": leader_epoch}
+    insert_or_replace(connection, consumed, [row])
 
 
 def write_skipped(connection: Connection, found: Sequence[SkippedRecord]) -> None:

@@ -38,7 +38,7 @@ from tiered_storage.remote_log.metadata.sql.topic_segments import (
     write_metadata_topic,
 )
 from tiered_storage.remote_log.metadata.topic.applying import DecodedRecord, apply_block, apply_records, decoded
-from tiered_storage.remote_log.metadata.topic.cache import SegmentCache, why_skipped, write_leader_epoch
+from tiered_storage.remote_log.metadata.topic.cache import SegmentCache, why_skipped
 from tiered_storage.remote_log.metadata.topic.cluster.lost_records import NOTHING, Consumed, LostRecords
 from tiered_storage.remote_log.metadata.topic.cluster.metadata_log import LogValues, MetadataLog
 from tiered_storage.remote_log.metadata.topic.cluster.metadata_writer import MetadataWriter, OutgoingRecord
@@ -93,7 +93,7 @@ class TopicState:
         self._is_moving = False
         self._cache: SegmentCache | None = None
         self._resting: dict[TopicIdPartition, tuple[Database, tuple[str | None, int]]] = {}
-        """The cache in which a partition was up to date while nobody worked on it, and the number of the last lease."""
+        """The cache in which a partition was up to date while nobody worked on it, and what SQL said of it then."""
 
     @property
     def topic(self) -> MetadataTopicId:
@@ -146,8 +146,8 @@ class TopicState:
     def look_up(self, partition: TopicIdPartition, look: Callable[[SqlRemoteLogMetadataManager], Found]) -> Found:
         """Return what `look` finds in the cache about `partition`, as exactly as `read`.
 
-        The brokers are not asked if nobody has had a lease of the partition since they last were, and the segments
-        have not moved: whoever writes has one.
+        The brokers are not asked if, since they last were, nobody had a lease of the partition, which every writer has,
+        and the segments did not move.
         """
 
         def current() -> Found:
@@ -304,7 +304,6 @@ class TopicState:
         lives = PlainLives(decode_values(block.values), facts.of)
         with self.cache.database.writing() as connection:
             if apply_block(connection, block, lives, partial(self._decoded, topic), _where(topic)):
-                write_leader_epoch(connection, number, block.next_offset, block.leader_epoch)
                 return True
         self._apply(topic, block.at(np.arange(len(block))), offset)
         return True
@@ -324,21 +323,9 @@ class TopicState:
         parts: list[Sequence[DecodedRecord]] = list(in_batches(records)) or [()]
         for part, following in zip(parts, [*parts[1:], None], strict=True):
             next_offset = found.next_offset if following is None else following[0].offset
-            self._apply_part(part, found.partition, first, next_offset, topic, found.leader_epoch)
+            with self.cache.database.writing() as connection:
+                apply_records(connection, part, found.partition, first, next_offset, _where(topic), found.leader_epoch)
             first = next_offset
-
-    def _apply_part(
-        self,
-        part: Sequence[DecodedRecord],
-        number: int,
-        first: int,
-        next_offset: int,
-        topic: MetadataTopicId,
-        leader_epoch: int | None,
-    ) -> None:
-        with self.cache.database.writing() as connection:
-            apply_records(connection, part, number, first, next_offset, _where(topic))
-            write_leader_epoch(connection, number, next_offset, leader_epoch)
 
     def _decoded(self, topic: MetadataTopicId, found: LogValues) -> list[DecodedRecord]:
         return decoded(found, topic.cluster_id, self._facts)

@@ -14,7 +14,7 @@ from support.metadata_stores import ORDERS_0, ORDERS_1, a_segment, sqlite_store,
 from support.topic_brokers import SERVERS, Answers
 from tiered_storage.errors import ConfigurationError, MetadataMissingError
 from tiered_storage.remote_log.metadata.sql.topic_segments import write_beginnings
-from tiered_storage.remote_log.metadata.topic.cache import write_leader_epoch, write_next_offset
+from tiered_storage.remote_log.metadata.topic.cache import write_next_offset
 from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
 from tiered_storage.remote_log.model import Lease
 
@@ -22,8 +22,7 @@ from tiered_storage.remote_log.model import Lease
 def consume(store: TopicMetadataStore, partition: int, offset: int, leader_epoch: int | None = None) -> None:
     """Let this host have consumed a metadata partition up to `offset`."""
     with store.state.cache.database.writing() as connection:
-        write_next_offset(connection, partition, offset)
-        write_leader_epoch(connection, partition, offset, leader_epoch)
+        write_next_offset(connection, partition, offset, leader_epoch)
 
 
 @pytest.mark.parametrize("end", [0, 900])
