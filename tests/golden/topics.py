@@ -118,8 +118,14 @@ def _write_codecs(client: RealKafkaClient, scale: int) -> None:
     client.create_topic("compressed-by-client", len(CODECS), _SMALL_SEGMENTS)
     for number, codec in enumerate(CODECS):
         records = golden_records(count, seed=number)
+        # librdkafka sends a batch as it is that no codec makes shorter, such as one of one record. It waits for six.
         client.produce(
-            "compressed-by-client", records, partition=number, codec=codec, batch_num_messages=_RECORDS_IN_A_BATCH
+            "compressed-by-client",
+            records,
+            partition=number,
+            codec=codec,
+            batch_num_messages=_RECORDS_IN_A_BATCH,
+            linger_ms=10_000,
         )
     for codec in BROKER_CODECS:
         topic = f"compressed-by-broker-{codec}"

@@ -174,11 +174,20 @@ class RealKafkaClient:
             return list(_until_end(consumer))
 
     def offset_for_time(self, topic: str, partition: int, timestamp: int) -> int:
-        """Return the first offset whose record is as late as `timestamp` (ms) or later, -1 where there is none."""
-        with closing(self._consumer()) as consumer:
+        """Return the first offset whose record is as late as `timestamp` (ms) or later, -1 where there is none.
+
+        A broker that looks in its remote tier may answer with an error, and offset -1: it is asked again.
+        """
+        answers: list[TopicPartition] = []
+
+        def has_answered() -> bool:
             wanted = TopicPartition(topic, partition, timestamp)
-            [found] = consumer.offsets_for_times([wanted], timeout=REQUEST_SECONDS)
-            return int(found.offset)
+            answers[:] = consumer.offsets_for_times([wanted], timeout=REQUEST_SECONDS)
+            return answers[0].error is None
+
+        with closing(self._consumer()) as consumer:
+            wait_for(has_answered, lambda: f"{topic}-{partition}: {answers[0].error}", REQUEST_SECONDS)
+        return int(answers[0].offset)
 
     def wait_until_decided(self, topic: str, partition: int = 0, below: int | None = None) -> None:
         """Wait until no transaction is open in a partition, or none `below` that offset.
