@@ -23,7 +23,7 @@ from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_line
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.native.read_only_storage import NativeRemoteStorage, refuse
-from tiered_storage.remote_log.source.partition_log import PartitionLog
+from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.storage.listable_storage import as_listable
 
 RUN_SEGMENTS = 16
@@ -54,12 +54,13 @@ class Adoption:
     def plan(self, topic: str, numbers: Collection[int] | None = None) -> CopyPlan:
         """Return what is still lacking of the partitions `numbers` of a topic; None: of all.
 
-        Partitions of which our remote log has segments of another origin are refused. Raises UnknownPartitionError,
+        Partitions of which our remote log has segments of another origin are refused, and those whose log start the
+        cluster does not show. Raises UnknownPartitionError,
         AmbiguousPartitionError, ConfigurationError, and what the two metadata stores raise.
         """
         partitions = self._partitions(topic, numbers)
         logs = self.logs.partitions_of(partitions)
-        parts = [self._of_partition(logs[each]) for each in partitions if each in logs]
+        parts = [self._of_partition(each, logs[each]) for each in partitions if each in logs]
         return CopyPlan(
             tuple(each for part in parts for each in part.segments),
             tuple(each for part in parts for each in part.refused),
@@ -102,9 +103,11 @@ class Adoption:
             )
         return sorted(found)
 
-    def _of_partition(self, log: PartitionLog) -> CopyPlan:
+    def _of_partition(self, partition: TopicIdPartition, log: PartitionLog | UnreadablePartition) -> CopyPlan:
         """Return what is due of one partition."""
-        partition, context = log.topic_id_partition, self.remote_log.context
+        if isinstance(log, UnreadablePartition):
+            return _refused(partition, log.reason)
+        context = self.remote_log.context
         state = context.segments.partition_state(partition)
         segments = finished(context.segments.list_remote_log_segments(partition))
         listable = as_listable(context.storage)

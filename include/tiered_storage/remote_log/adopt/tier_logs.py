@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
-from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError
+from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, TieredStorageError
 from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.remote_log.adopt.tier_segment import TieredLog, TieredSegment, TierSegment, batches_of
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.lineage import up_to, whole_lineage
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.model import PartitionState, TopicIdPartition
 from tiered_storage.remote_log.native.read_only_storage import NativeRemoteStorage, refuse
 from tiered_storage.remote_log.source.opening import SEGMENT_SOURCES, SourceKind
 from tiered_storage.remote_log.source.partition_log import (
@@ -23,11 +23,16 @@ from tiered_storage.remote_log.source.partition_log import (
     NamedPartition,
     PartitionLog,
     SegmentLocation,
+    UnreadablePartition,
     name_of,
 )
 from tiered_storage.remote_log.source.segment_source import LocalTrim, OpenSegment
 
 SCHEME = "kafka-tier"
+_UNKNOWN_LOG_START = (
+    "the cluster does not show its log start, so that deleted records would be read again: adopt it once its leader "
+    "answers, or, from log directories, with the one whose log-start-offset-checkpoint names it"
+)
 
 
 class TierLogs:
@@ -63,7 +68,7 @@ class TierLogs:
     def local_trim(self) -> LocalTrim:
         refuse("its remote tier cannot be trimmed")
 
-    def partitions(self) -> Iterator[PartitionLog]:
+    def partitions(self) -> Iterator[PartitionLog | UnreadablePartition]:
         yield from self.partitions_of(self._segments.list_partitions()).values()
 
     def names(self) -> Iterator[NamedPartition]:
@@ -74,27 +79,39 @@ class TierLogs:
         return [each for each in self.names() if name_of(each) == (topic, number)]
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
-        return self.partitions_of([partition]).get(partition)
+        found = self.partitions_of([partition]).get(partition)
+        if isinstance(found, UnreadablePartition):
+            raise InvalidLogDirectoryError(f"{found.partition}: {found.reason}")
+        return found
 
     def partitions_of(
         self,
         wanted: Collection[TopicIdPartition],
         *,
         seconds: float | None = None,  # noqa: ARG002 -- BulkLookup's
-    ) -> Mapping[TopicIdPartition, PartitionLog]:
-        """See BulkLookup."""
+    ) -> Mapping[TopicIdPartition, PartitionLog | UnreadablePartition]:
+        """See BulkLookup. A partition whose log start is unknown is unreadable: deleted records would come back."""
         there = set(wanted).intersection(self._segments.list_partitions())
         states = self._segments.partition_states_of(sorted(there))
-        found: dict[TopicIdPartition, PartitionLog] = {}
+        found: dict[TopicIdPartition, PartitionLog | UnreadablePartition] = {}
         for each, state in states.items():
-            segments = list(self._segments.list_remote_log_segments(each))
-            lineage = whole_lineage(segments, state.lineage)
-            shown = [segment.shown for segment in self._log(each, Coverage.of(segments, lineage)).segments]
-            first, end = (shown[0].base_offset, shown[-1].end_offset or 0) if shown else (0, -1)
-            start = first if state.log_start_offset is None else state.log_start_offset
-            epochs = up_to(lineage, end)
-            found[each] = PartitionLog(each, self._place(each), tuple(shown), start, end + 1, epochs)
+            try:
+                found[each] = self._partition_log(each, state)
+            except TieredStorageError as error:
+                found[each] = UnreadablePartition(str(each), str(error))
         return found
+
+    def _partition_log(self, partition: TopicIdPartition, state: PartitionState) -> PartitionLog | UnreadablePartition:
+        """Return the log of one partition. Raises what the tier's store raises."""
+        segments = list(self._segments.list_remote_log_segments(partition))
+        lineage = whole_lineage(segments, state.lineage)
+        coverage = Coverage.of(segments, lineage)
+        if state.log_start_offset is None and coverage.ranges:
+            return UnreadablePartition(str(partition), _UNKNOWN_LOG_START)
+        shown = [segment.shown for segment in self._log(partition, coverage).segments]
+        first, end = (shown[0].base_offset, shown[-1].end_offset or 0) if shown else (0, -1)
+        start = first if state.log_start_offset is None else state.log_start_offset
+        return PartitionLog(partition, self._place(partition), tuple(shown), start, end + 1, up_to(lineage, end))
 
     def while_trimming(self, segment: LocalSegment) -> NoReturn:  # noqa: ARG002 -- SegmentSource's
         """Raise ConfigurationError: see local_trim."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from contract.sources import log_directory_under_test
 from support.command_line import mentions, run_on
-from support.native_tier import NativeTier, a_native_tier, tier_closed, tiered
+from support.native_tier import NativeTier, a_native_tier, finish_of, tier_closed, tiered
 from support.remote_logs import (
     LOG_CONFIG,
     NOW,
@@ -29,12 +30,18 @@ from support.remote_logs import (
     unsynced,
 )
 from support.simulated_crashes import dies_at
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.adopt import adoption as adoption_module
 from tiered_storage.remote_log.adopt.adoption import Adoption
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+)
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.read_values import Isolation
 
@@ -47,7 +54,14 @@ STEPS = 60
 def tier(tmp_path: Path) -> NativeTier:
     found = a_native_tier(tmp_path / "kafka")
     found.files.properties["log.dirs"] = []
+    shows_log_starts(found, 0)
     return found
+
+
+def shows_log_starts(tier: NativeTier, *log_starts: int) -> None:
+    """Let the broker's checkpoint name the log starts of orders-0, orders-1 and so on, as one that tiers does."""
+    offsets = {("orders", number): offset for number, offset in enumerate(log_starts)}
+    write_offset_checkpoint(tier.files.log_directory / LOG_START_OFFSET_CHECKPOINT, offsets)
 
 
 @pytest.fixture
@@ -98,7 +112,7 @@ def test_an_adopted_topic_has_the_same_offsets_and_bytes(tier: NativeTier, ours:
 
 
 def test_deleted_records_stay_deleted(tier: NativeTier, ours: RemoteLogFiles) -> None:
-    write_offset_checkpoint(tier.files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 12})
+    shows_log_starts(tier, 12)
 
     adopted = run_on(ours, "adopt", "orders", "--from", tier.files.config, "--json")
 
@@ -139,6 +153,7 @@ def test_aborted_records_stay_aborted(tmp_path: Path, ours: RemoteLogFiles, lose
     log_directory_under_test(tmp_path / "kafka")
     tier = tiered(RemoteLogFiles(tmp_path / "kafka"))
     tier.files.properties["log.dirs"] = []
+    shows_log_starts(tier, 0)
     with tier.files.open() as native:
         expected = committed(native)
     assert len(expected) > 1
@@ -223,9 +238,7 @@ def test_after_a_lost_object_nothing_more_of_its_partition_is_copied(
     tmp_path: Path, ours: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adoption_module, "RUN_SEGMENTS", 1)
-    (tmp_path / "kafka").mkdir()
-    tier = tiered(a_remote_log(tmp_path / "kafka", {("orders", 0): 3, ("orders", 1): 3}, topics={}))
-    tier.files.properties["log.dirs"] = []
+    tier = two_partitions(tmp_path)
     lost = tier.object_of(tier.segments[1])
     content = lost.read_bytes()
     lost.unlink()
@@ -243,6 +256,91 @@ def test_after_a_lost_object_nothing_more_of_its_partition_is_copied(
         assert_clean(remote_log)
 
 
+def two_partitions(root: Path) -> NativeTier:
+    (root / "kafka").mkdir()
+    tier = tiered(a_remote_log(root / "kafka", {("orders", 0): 3, ("orders", 1): 3}, topics={}))
+    tier.files.properties["log.dirs"] = []
+    shows_log_starts(tier, 0, 0)
+    return tier
+
+
+def test_a_partition_whose_log_start_is_unknown_waits_and_the_others_do_not(
+    tmp_path: Path, ours: RemoteLogFiles
+) -> None:
+    """Its records below 12 were deleted: without the log start, readers would get them again."""
+    tier = two_partitions(tmp_path)
+    write_offset_checkpoint(tier.files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 1): 0})
+
+    planned = run_on(ours, "adopt", "orders", "--from", tier.files.config, "--dry-run", "--json")
+    deferred = run_on(ours, "adopt", "orders", "--from", tier.files.config, "--json")
+    some = {partition: starts_of(ours, partition) for partition in (ORDERS_0, partition_of(number=1))}
+    shows_log_starts(tier, 12, 0)
+    adopted = run_on(ours, "adopt", "orders", "--from", tier.files.config)
+
+    assert (planned.exit_code, deferred.exit_code) == (1, 1)
+    assert mentions(deferred.err, "orders-0", "log start")
+    assert some == {ORDERS_0: [], partition_of(number=1): [0, 10, 20]}
+    assert adopted.exit_code == 0, adopted.err
+    with ours.open() as remote_log:
+        assert remote_log.context.segments.partition_state(ORDERS_0).log_start_offset == 12
+
+
+def test_a_log_start_that_becomes_unknown_before_the_commit_is_asked_for_again(
+    tier: NativeTier, ours: RemoteLogFiles
+) -> None:
+    checkpoint = tier.files.log_directory / LOG_START_OFFSET_CHECKPOINT
+    shows_log_starts(tier, 12)
+    with opened(tier, ours) as adoption:
+        remote_log = adoption.remote_log
+        [part] = adoption.rounds(adoption.plan("orders"), ())
+        begun = remote_log.begin_copy(part, "first")
+        results = carry_out(remote_log, begun, "runs/first/0")
+        checkpoint.unlink()
+        refused = remote_log.commit_copy(results)
+        assert refused.committed == ()
+        assert refused.failures
+        assert remote_log.context.segments.partition_state(ORDERS_0).log_start_offset is None
+
+    shows_log_starts(tier, 12)
+    ours.clock.step(ours.settings().lease_duration_ms + 1)
+    adopt(tier, ours, "second")
+
+    with ours.open() as remote_log:
+        assert remote_log.context.segments.partition_state(ORDERS_0).log_start_offset == 12
+        assert ranges(finished(segments_of(remote_log))) == [(10, 19), (20, 29)]
+
+
+def test_a_lost_object_that_the_plan_reads_refuses_its_partition_only(tmp_path: Path, ours: RemoteLogFiles) -> None:
+    """A later leader truncated a segment of orders-0: the plan reads it to find where it is valid until."""
+    tier = two_partitions(tmp_path)
+    with LogDirectoryWriter.open(tier.files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+        log = writer.log("orders", 0)
+        log.truncate_to(30)
+    [last] = [each for each in tier.segments if (each.topic_id_partition, each.start_offset) == (ORDERS_0, 20)]
+    tier.add(
+        *truncating(last),
+    )
+    tier.object_of(last).unlink()
+
+    adopted = run_on(ours, "adopt", "orders", "--from", tier.files.config, "--json")
+
+    assert adopted.exit_code == 1
+    assert mentions(adopted.err, "orders-0")
+    assert starts_of(ours, partition_of(number=1)) == [0, 10, 20]
+
+
+def truncating(last: RemoteLogSegmentMetadata) -> tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate]:
+    """Return the metadata of a segment that a later leader wrote over the end of `last`."""
+    later = replace(
+        last,
+        segment_id=RemoteLogSegmentId(last.topic_id_partition, topic_id("a later leader's")),
+        start_offset=25,
+        end_offset=34,
+        leader_epochs=(EpochEntry(last.leader_epochs[-1].epoch + 4, 25),),
+    )
+    return later, finish_of(later)
+
+
 def starts_of(files: RemoteLogFiles, partition: object) -> list[int]:
     """Return where the finished segments of a partition begin."""
     with files.open() as remote_log:
@@ -258,6 +356,7 @@ def test_a_topic_with_segments_of_another_origin_is_refused(tmp_path: Path) -> N
     """Our own copy of the same topic has more than Kafka's tier."""
     tier = a_native_tier(tmp_path / "kafka")
     tier.files.properties["log.dirs"] = []
+    shows_log_starts(tier, 0)
     (tmp_path / "ours").mkdir()
     ours = a_copied_remote_log(tmp_path / "ours", {("orders", 0): 4})
 
@@ -273,7 +372,7 @@ def test_what_is_not_tiered_is_then_copied_from_the_local_log(tier: NativeTier, 
     """Once Kafka's own tiering is off, the topic's log begins with the local one."""
     assert run_on(ours, "adopt", "orders", "--from", tier.files.config).exit_code == 0
     tier.files.append(3)
-    write_offset_checkpoint(tier.files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 30})
+    shows_log_starts(tier, 30)
     ours.properties |= {"log.dirs": [str(tier.files.log_directory)], "log.end.is.stable": True}
 
     enabled, copied = run_on(ours, "topics", "enable", "orders"), run_on(ours, "copy", "--json")
