@@ -83,7 +83,7 @@ def metrics(
 
 
 def _serve(remote_log: RemoteLogManager, port: int, every: float, output: Output, *, keep: bool) -> None:
-    snapshots = Snapshots(remote_log.context)
+    snapshots = Snapshots(remote_log.context, keeps_samples=keep)
     exporter = MetricsExporter(lambda: _taken(remote_log, snapshots, keep=keep), every, output.say)
     end = serve(port, exporter, setting="--serve")
     output.say(f"serving http://{LOOPBACK}:{port}/metrics")

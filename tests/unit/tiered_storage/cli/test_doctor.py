@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from support.command_line import mentions, run, run_on
 from support.examinations import examined
 from support.key_rings import ring_of_three
 from support.remote_logs import a_copied_remote_log, a_remote_log
+from tiered_storage.cli import doctor
 from tiered_storage.clock import wall_clock
+from tiered_storage.remote_log.metrics.exporter import MetricsExporter
 from tiered_storage.remote_log.metrics.samples import PATH, PartitionSamples
 from tiered_storage.remote_log.metrics.stored import lag_history, latest_metrics
 
@@ -154,3 +157,21 @@ def test_metrics_are_kept_for_the_page_and_the_next_look_only_if_asked(tmp_path:
     assert point.topics["orders"].segments == row["lag_segments"]
     assert sample.sample is not None
     assert (str(sample.partition), sample.sample.offset) == ("orders-0", 30)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_served_metrics_are_kept_only_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, keep: bool) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.append(4)
+
+    def look_once(exporter: MetricsExporter, _: threading.Event) -> None:
+        exporter.refresh()
+
+    monkeypatch.setattr(MetricsExporter, "run", look_once)
+    monkeypatch.setattr(doctor, "serve", lambda *_, **__: lambda: None)
+
+    served = run_on(files, "metrics", "--serve", "9309", *(["--keep"] if keep else []))
+
+    assert served.exit_code == 0, served.err
+    with files.open() as remote_log:
+        assert bool(remote_log.context.work.names("metrics")) == keep
