@@ -127,7 +127,8 @@ class Adoption:
             if end >= log.log_start_offset and coverage.lacks(each.base_offset, end, log_start)
         )
         seen = (SeenLineage(partition, lineage),) if due and lineage != state.lineage else ()
-        return CopyPlan(due, notices=tuple(_gaps(log, coverage.end_offset)), lineages=seen)
+        notices = (*_deleted_since(log, state.log_start_offset), *_gaps(log, coverage.end_offset))
+        return CopyPlan(due, notices=notices, lineages=seen)
 
 
 def _why_other_origin(ours: Sequence[RemoteLogSegmentMetadata], log: PartitionLog) -> str | None:
@@ -152,6 +153,19 @@ def _why_other_origin(ours: Sequence[RemoteLogSegmentMetadata], log: PartitionLo
 
 def _refused(partition: TopicIdPartition, why: str) -> CopyPlan:
     return CopyPlan((), (Finding(str(partition), why),))
+
+
+def _deleted_since(log: PartitionLog, our_start: int | None) -> Iterator[Finding]:
+    """Yield that records were deleted in Kafka after our log start was taken: readers of ours still get them."""
+    if our_start is None or our_start >= log.log_start_offset:
+        return
+    partition = log.topic_id_partition
+    yield Finding(
+        str(partition),
+        f"offsets {our_start} to {log.log_start_offset - 1} were deleted in Kafka since they were adopted: retention "
+        f"deletes them here too, or 'tiered-storage delete-records {partition.topic} {partition.partition} --before "
+        f"{log.log_start_offset}'",
+    )
 
 
 def _gaps(log: PartitionLog, our_end: int | None) -> Iterator[Finding]:

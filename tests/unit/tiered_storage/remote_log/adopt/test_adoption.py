@@ -310,6 +310,17 @@ def test_a_log_start_that_becomes_unknown_before_the_commit_is_asked_for_again(
         assert ranges(finished(segments_of(remote_log))) == [(10, 19), (20, 29)]
 
 
+def test_records_that_kafka_deleted_since_they_were_adopted_are_named(tier: NativeTier, ours: RemoteLogFiles) -> None:
+    first = run_on(ours, "adopt", "orders", "--from", tier.files.config)
+    shows_log_starts(tier, 12)
+
+    again = run_on(ours, "adopt", "orders", "--from", tier.files.config)
+
+    assert (first.exit_code, again.exit_code) == (0, 0)
+    assert "delete-records" not in first.err
+    assert mentions(" ".join(again.err.split()), "orders-0", 0, 11, "delete-records orders 0 --before 12")
+
+
 def test_a_lost_object_that_the_plan_reads_refuses_its_partition_only(tmp_path: Path, ours: RemoteLogFiles) -> None:
     """A later leader truncated a segment of orders-0: the plan reads it to find where it is valid until."""
     tier = two_partitions(tmp_path)
