@@ -81,11 +81,18 @@ class TaskPool:
     """Threads that run the due tasks of one kind, until their schedule is stopped."""
 
     def __init__(
-        self, schedule: PartitionSchedule, kind: TaskKind, threads: int, work: Work, troubles: TroubleLog
+        self,
+        schedule: PartitionSchedule,
+        kind: TaskKind,
+        threads: int,
+        work: Work,
+        troubles: TroubleLog,
+        group: int = GROUP_PARTITIONS,
     ) -> None:
-        """Start nothing yet."""
+        """Start nothing yet. A thread takes up to `group` partitions at once."""
         self.kind = kind
         self.size = threads
+        self._group = group
         self._schedule = schedule
         self._work = work
         self._troubles = troubles
@@ -110,7 +117,7 @@ class TaskPool:
 
     def run_due(self) -> bool:
         """Take due tasks, if there are any, and run them; return whether there were."""
-        partitions = self._schedule.take(self.kind, GROUP_PARTITIONS, self.size)
+        partitions = self._schedule.take(self.kind, self._group, self.size)
         if not partitions:
             return False
         left = dict.fromkeys(partitions)

@@ -3,7 +3,8 @@
 A task is due at once when its partition is assigned, and again an interval after it ended. After a failure it is due
 after a back-off that grows to a limit, with jitter. One task of a partition runs at a time: the one that has been due
 the longest. If that one finds no thread for an interval, another kind goes first, once an interval. A partition that is
-removed while its task runs is forgotten once the task has ended.
+removed while its task runs is forgotten once the task has ended. One that is followed no more is due in the follower's
+pool once more, to be let go.
 
 Source: KIP-405, Remote Log Manager thread pool.
 """
@@ -95,7 +96,7 @@ class Pace:
 
 @dataclass(slots=True)
 class _Assigned:
-    """A partition; without a role it was removed while a task ran."""
+    """A partition; without a role it was removed, and a task of it still runs or lets it go."""
 
     role: Role | None
     due: dict[TaskKind, float]
@@ -143,23 +144,16 @@ class PartitionSchedule:
         """
         with self._changed:
             known = self._assigned.get(partition)
-            if known is not None and known.role is role:
-                return
-            due = {kind: self._now() for kind in self._kinds if kind.role is role}
-            self._assigned[partition] = _Assigned(role, due, None if known is None else known.running)
-            self._changed.notify_all()
+            if known is None or known.role is not role:
+                self._change(partition, known, role)
 
     def remove(self, partition: TopicIdPartition) -> None:
         """Take a partition away: at once, or when the task that runs has ended. A repeated call does nothing."""
         with self._changed:
             known = self._assigned.get(partition)
-            if known is None:
-                return
-            if known.running is None:
-                del self._assigned[partition]
-            else:
-                known.role, known.due = None, {}
-            self._changed.notify_all()
+            if known is not None and known.role is not None:
+                self._change(partition, known, None)
+                self._forget_if_over(partition)
 
     def partitions(self, role: Role | None = None) -> list[TopicIdPartition]:
         """Return the partitions with that role, or with any, in order."""
@@ -177,7 +171,8 @@ class PartitionSchedule:
     def take(self, kind: TaskKind, most: int, sharing: int = 1) -> list[TopicIdPartition]:
         """Return up to `most` partitions whose task of `kind` is due, the longest first; their tasks run from now on.
 
-        With `sharing`, that many callers share what is due: each takes its part. End each one by `ended`.
+        With `sharing`, that many callers share what is due: each takes its part. End each one by `ended`. Let go those
+        that `is_wanted` does not want.
         """
         with self._changed:
             if self._is_stopped:
@@ -194,6 +189,8 @@ class PartitionSchedule:
                 one.running = kind
                 if one.due[kind] > min(one.due.values()):
                     one.overtaken_at = now
+                if one.role is not kind.role:
+                    del one.due[kind]
             return taken
 
     def ended(self, partition: TopicIdPartition, kind: TaskKind, outcome: Outcome) -> None:
@@ -203,12 +200,11 @@ class PartitionSchedule:
             if one is None or one.running is not kind:
                 raise ValueError(f"{partition}: no task of the pool {kind} runs")
             one.running = None
-            if one.role is None:
-                del self._assigned[partition]
-            elif kind in one.due:
+            if one.role is kind.role:
                 failures = one.failures.get(kind, 0) + 1 if outcome in _FAILURES else 0
                 one.failures[kind] = failures
                 one.due[kind] = self._now() + self._pause(outcome, failures)
+            self._forget_if_over(partition)
             self._changed.notify_all()
 
     def wait(self, kind: TaskKind, most_seconds: float) -> None:
@@ -250,6 +246,20 @@ class PartitionSchedule:
             failing,
             {kind: max(0.0, seconds) for kind, seconds in late.items()},
         )
+
+    def _change(self, partition: TopicIdPartition, known: _Assigned | None, role: Role | None) -> None:
+        now = self._now()
+        due = {kind: now for kind in self._kinds if kind.role is role}
+        running = None if known is None else known.running
+        if known is not None and (running is TaskKind.FOLLOW or TaskKind.FOLLOW in known.due):
+            due[TaskKind.FOLLOW] = now
+        self._assigned[partition] = _Assigned(role, due, running)
+        self._changed.notify_all()
+
+    def _forget_if_over(self, partition: TopicIdPartition) -> None:
+        one = self._assigned[partition]
+        if one.role is None and one.running is None and not one.due:
+            del self._assigned[partition]
 
     def _pause(self, outcome: Outcome, failures: int) -> float:
         if outcome in _FAILURES:

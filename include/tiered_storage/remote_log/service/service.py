@@ -32,6 +32,9 @@ Follow = Callable[[TopicIdPartition], bool | None]
 
 It returns True to be called again at once, after others that wait, and raises TieredStorageError or OSError to be
 called again after a back-off."""
+Unfollow = Callable[[TopicIdPartition], object]
+"""Lets go of one partition that the service follows no more. Raises TieredStorageError or OSError, and is not called
+again."""
 
 
 class RemoteLogService:
@@ -46,12 +49,14 @@ class RemoteLogService:
         owner: str,
         *,
         follow: Follow | None = None,
+        unfollow: Unfollow = lambda _: None,
         now: Callable[[], float] = time.monotonic,
         random: Random | None = None,
     ) -> None:
         """Start nothing yet. The caller keeps `remote_log` open, and names in `owner` this process, for its leases.
 
-        Without `follow`, nothing is done with partitions that are followed. `now` is in seconds.
+        Without `follow`, nothing is done with partitions that are followed. No two calls of `follow` and `unfollow`
+        about one partition overlap. `now` is in seconds.
         """
         settings, troubles = remote_log.context.settings, TroubleLog()
         self._is_copying_on = settings.remote_log_storage_system_enable
@@ -68,13 +73,15 @@ class RemoteLogService:
         }
         if follow is not None:
             threads = settings.remote_log_manager_follower_thread_pool_size
-            follows = _Follows(follow, self.schedule, troubles)
-            self.pools[TaskKind.FOLLOW] = TaskPool(self.schedule, TaskKind.FOLLOW, threads, follows, troubles)
+            follows = _Follows(follow, unfollow, self.schedule, troubles)
+            # One at a time: the turns share no look at anything, and a slow one holds up no other.
+            self.pools[TaskKind.FOLLOW] = TaskPool(self.schedule, TaskKind.FOLLOW, threads, follows, troubles, group=1)
 
     def assign(self, partition: TopicIdPartition, role: Role) -> None:
         """Give the service a partition, or another role in it: its tasks are due at once.
 
-        A leader that becomes a follower finishes the copy that runs, and releases its lease.
+        A leader that becomes a follower finishes the copy that runs, and releases its lease. A follower that becomes a
+        leader finishes its turn, and is let go.
         """
         self.schedule.assign(partition, role)
 
@@ -160,20 +167,23 @@ class ServiceMetrics(Collector):
 class _Follows:
     """The follower's tasks: one partition after the other."""
 
-    def __init__(self, follow: Follow, schedule: PartitionSchedule, troubles: TroubleLog) -> None:
+    def __init__(self, follow: Follow, unfollow: Unfollow, schedule: PartitionSchedule, troubles: TroubleLog) -> None:
         self._follow = follow
+        self._unfollow = unfollow
         self._schedule = schedule
         self._troubles = troubles
 
     def __call__(self, partitions: Sequence[TopicIdPartition], ended: Ended) -> None:
         for each in partitions:
             outcome, messages = Outcome.DONE, list[str]()
-            if self._schedule.is_wanted(each, TaskKind.FOLLOW):
-                try:
+            try:
+                if self._schedule.is_wanted(each, TaskKind.FOLLOW):
                     outcome = Outcome.MORE if self._follow(each) else Outcome.DONE
-                except TieredStorageError as error:
-                    outcome, messages = Outcome.FAILED if error.retriable else Outcome.BROKEN, [str(error)]
-                except OSError as error:
-                    outcome, messages = Outcome.FAILED, [str(error)]
+                elif not self._schedule.is_stopped:
+                    self._unfollow(each)
+            except TieredStorageError as error:
+                outcome, messages = Outcome.FAILED if error.retriable else Outcome.BROKEN, [str(error)]
+            except OSError as error:
+                outcome, messages = Outcome.FAILED, [str(error)]
             self._troubles.report(TaskKind.FOLLOW, {each: messages})
             ended(each, outcome)

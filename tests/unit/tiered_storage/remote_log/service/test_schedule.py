@@ -172,6 +172,47 @@ def test_a_leader_that_becomes_a_follower_ends_its_copy_before_it_follows(schedu
     assert schedule.take(FOLLOW, 1) == [FIRST]
 
 
+@pytest.mark.parametrize("role", [Role.LEADER, None])
+def test_what_was_followed_is_due_once_more_for_its_pool_to_let_it_go(
+    schedule: PartitionSchedule, role: Role | None
+) -> None:
+    schedule.assign(FIRST, Role.FOLLOWER)
+    assert schedule.take(FOLLOW, 1) == [FIRST]
+    change(schedule, role)
+    assert schedule.take(FOLLOW, 1) == []
+
+    schedule.ended(FIRST, FOLLOW, Outcome.DONE)
+    assert not schedule.is_wanted(FIRST, FOLLOW)
+    assert schedule.take(FOLLOW, 1) == [FIRST]
+    schedule.ended(FIRST, FOLLOW, Outcome.FAILED)
+
+    assert schedule.take(FOLLOW, 1) == []
+    assert schedule.take(COPY, 1) == ([] if role is None else [FIRST])
+    assert schedule.partitions(role) == ([] if role is None else [FIRST])
+    assert schedule.counts().failing[FOLLOW] == 0
+
+
+def change(schedule: PartitionSchedule, role: Role | None) -> None:
+    if role is None:
+        schedule.remove(FIRST)
+        schedule.remove(FIRST)
+    else:
+        schedule.assign(FIRST, role)
+        schedule.assign(FIRST, role)
+
+
+def test_a_partition_that_is_followed_again_before_it_was_let_go_goes_on(schedule: PartitionSchedule) -> None:
+    schedule.assign(FIRST, Role.FOLLOWER)
+    schedule.assign(FIRST, Role.LEADER)
+
+    schedule.assign(FIRST, Role.FOLLOWER)
+
+    assert schedule.take(FOLLOW, 1) == [FIRST]
+    assert schedule.is_wanted(FIRST, FOLLOW)
+    schedule.ended(FIRST, FOLLOW, Outcome.DONE)
+    assert schedule.take(FOLLOW, 1) == schedule.take(COPY, 1) == []
+
+
 def test_threads_share_what_is_due(schedule: PartitionSchedule) -> None:
     for each in PARTITIONS:
         schedule.assign(each, Role.LEADER)

@@ -23,11 +23,15 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.schedule = a_schedule(self.time)
         self.roles: dict[TopicIdPartition, Role] = {}
         self.running: list[Running] = []
+        self.followed: set[TopicIdPartition] = set()
+        """The pool may have these open."""
 
     @rule(partition=st.sampled_from(PARTITIONS), role=st.sampled_from(Role))
     def assign(self, partition: TopicIdPartition, role: Role) -> None:
         self.schedule.assign(partition, role)
         self.roles[partition] = role
+        if role is Role.FOLLOWER:
+            self.followed.add(partition)
 
     @rule(partition=st.sampled_from(PARTITIONS))
     def remove(self, partition: TopicIdPartition) -> None:
@@ -41,7 +45,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         assert len(taken) <= most
         assert len(set(taken)) == len(taken)
         assert not busy & set(taken)
-        assert all(self.roles.get(each) is kind.role for each in taken)
+        self.let_go_of(kind, taken)
         self.running += [(each, kind) for each in taken]
 
     @precondition(lambda self: self.running)
@@ -50,6 +54,12 @@ class ScheduleMachine(RuleBasedStateMachine):
         at = data.draw(st.integers(0, len(self.running) - 1))
         partition, kind = self.running.pop(at)
         self.schedule.ended(partition, kind, outcome)
+
+    def let_go_of(self, kind: TaskKind, taken: list[TopicIdPartition]) -> None:
+        """Note which of `taken`, which have no such role any more, the pool lets go now."""
+        let_go = {each for each in taken if self.roles.get(each) is not kind.role}
+        assert let_go <= (self.followed if kind is TaskKind.FOLLOW else set())
+        self.followed -= let_go
 
     @rule(seconds=st.sampled_from([0.1, 1, 29, 31, 1000]))
     def pass_time(self, seconds: float) -> None:
@@ -62,14 +72,18 @@ class ScheduleMachine(RuleBasedStateMachine):
             self.schedule.ended(partition, kind, Outcome.DONE)
         self.time.move_by(LONGEST_WAIT)
         wanted = {(each, kind) for each, role in self.roles.items() for kind in TaskKind if kind.role is role}
+        wanted |= {(each, TaskKind.FOLLOW) for each in self.followed}
         ran = set[Running]()
         # One round for each kind: the tasks of a partition take turns.
         for _ in TaskKind:
             for kind in TaskKind:
-                for partition in self.schedule.take(kind, len(PARTITIONS)):
+                taken = self.schedule.take(kind, len(PARTITIONS))
+                self.let_go_of(kind, taken)
+                for partition in taken:
                     ran.add((partition, kind))
                     self.schedule.ended(partition, kind, Outcome.DONE)
         assert ran == wanted
+        assert self.followed == set(self.schedule.partitions(Role.FOLLOWER))
 
     @invariant()
     def the_roles_are_those_that_were_assigned_last(self) -> None:

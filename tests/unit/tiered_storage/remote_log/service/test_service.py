@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Lease
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.service.schedule import Outcome, Role, TaskKind
 from tiered_storage.remote_log.service.service import RemoteLogService
+from unit.tiered_storage.remote_log.service.simulated_time import Time
 
 SEGMENTS = 5
 PARTITIONS = {("orders", number): SEGMENTS for number in range(6)}
@@ -76,6 +78,102 @@ def test_a_follower_that_has_more_to_fetch_is_due_at_once(remote_log: RemoteLogM
     assert [pool.run_due() for _ in range(3)] == [True, True, False]
 
     assert (pool.ended[Outcome.MORE], pool.ended[Outcome.DONE]) == (1, 1)
+
+
+def test_a_follower_whose_turn_hangs_holds_up_no_other(remote_log: RemoteLogManager) -> None:
+    followed: list[TopicIdPartition] = []
+
+    def follow(partition: TopicIdPartition) -> None:
+        followed.append(partition)
+        if partition == LED[0]:
+            # What the pool's other thread does meanwhile.
+            while pool.run_due():
+                pass
+
+    service = RemoteLogService(remote_log, "service", follow=follow)
+    pool = service.pools[TaskKind.FOLLOW]
+    for each in LED:
+        service.assign(each, Role.FOLLOWER)
+
+    assert pool.run_due()
+
+    assert followed == LED
+
+
+@pytest.mark.parametrize("error", [KeyError("a bug"), RemoteStorageError("away"), OSError("a disk")])
+def test_an_error_of_one_follower_is_reported_and_retried_after_a_back_off_and_the_others_go_on(
+    remote_log: RemoteLogManager, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    time, followed = Time(), list[TopicIdPartition]()
+
+    def follow(partition: TopicIdPartition) -> None:
+        followed.append(partition)
+        if partition == LED[0]:
+            raise error
+
+    service = RemoteLogService(remote_log, "service", follow=follow, now=time, random=Random(7))  # noqa: S311
+    pool = service.pools[TaskKind.FOLLOW]
+    for each in LED:
+        service.assign(each, Role.FOLLOWER)
+    while pool.run_due():
+        pass
+
+    assert followed == LED
+    assert (pool.ended[Outcome.FAILED], pool.ended[Outcome.DONE]) == (1, len(LED) - 1)
+    assert str(LED[0]) in caplog.text
+    time.move_by(0.007)
+    assert pool.run_due()
+    assert followed[len(LED) :] == LED[:1]
+    time.move_by(0.007)
+    assert not pool.run_due()
+
+
+@pytest.mark.parametrize("change", ["leader", "removed"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_partition_that_is_followed_no_more_is_let_go_once_after_its_turn(
+    remote_log: RemoteLogManager, change: str, fails: bool
+) -> None:
+    done: list[str] = []
+
+    def follow(partition: TopicIdPartition) -> None:
+        if change == "leader":
+            service.assign(partition, Role.LEADER)
+        else:
+            service.remove(partition)
+        assert not pool.run_due()
+        done.append("turn")
+        if fails:
+            raise RemoteStorageError("away")
+
+    def unfollow(partition: TopicIdPartition) -> None:
+        done.append("let go")
+        if fails:
+            raise OSError("a disk")
+
+    service = RemoteLogService(remote_log, "service", follow=follow, unfollow=unfollow)
+    pool = service.pools[TaskKind.FOLLOW]
+    service.assign(ORDERS_0, Role.FOLLOWER)
+    while pool.run_due():
+        pass
+
+    assert done == ["turn", "let go"]
+    assert service.schedule.partitions() == ([ORDERS_0] if change == "leader" else [])
+
+
+def test_a_service_that_ends_lets_no_follower_go(remote_log: RemoteLogManager) -> None:
+    let_go: list[TopicIdPartition] = []
+
+    def follow(_: TopicIdPartition) -> None:
+        service.schedule.stop()
+
+    service = RemoteLogService(remote_log, "service", follow=follow, unfollow=let_go.append)
+    service.assign(ORDERS_0, Role.FOLLOWER)
+    assert service.pools[TaskKind.FOLLOW].run_due()
+    service.remove(ORDERS_0)
+
+    assert not service.pools[TaskKind.FOLLOW].run_due()
+    assert service.stop(0)
+    assert let_go == []
 
 
 @pytest.mark.parametrize(
