@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.cluster import CALL_SECONDS, ClusterClient
 from tiered_storage.kafka_wire.connections.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, OffsetSpec
 from tiered_storage.kafka_wire.connections.error_codes import FENCED_LEADER_EPOCH, NETWORK_EXCEPTION, PartitionError
 from tiered_storage.kafka_wire.fetch import IsolationLevel
@@ -33,9 +33,9 @@ class PartitionOffsets:
 
 
 def ask_offsets(
-    client: ClusterClient, partitions: Collection[TopicPartition]
+    client: ClusterClient, partitions: Collection[TopicPartition], seconds: float = CALL_SECONDS
 ) -> dict[TopicPartition, PartitionOffsets | PartitionError]:
-    """Return the offsets of each of `partitions`. Raises as ClusterClient."""
+    """Return the offsets of each of `partitions`; each call may take `seconds`. Raises as ClusterClient."""
     failed: dict[TopicPartition, PartitionError] = {}
 
     def asked(
@@ -43,7 +43,7 @@ def ask_offsets(
     ) -> Mapping[TopicPartition, ListedOffset]:
         # A partition without a leader is waited for once.
         sound = {each: int(spec) for each in partitions if each not in failed}
-        answers = client.list_offsets(sound, isolation=isolation, seconds=_LOOK_SECONDS)
+        answers = client.list_offsets(sound, isolation=isolation, seconds=min(seconds, _LOOK_SECONDS))
         failed.update({each: one for each, one in answers.items() if isinstance(one, PartitionError)})
         return {each: one for each, one in answers.items() if isinstance(one, ListedOffset)}
 
@@ -58,19 +58,22 @@ def ask_offsets(
 
 
 def ask_lineages(
-    client: ClusterClient, found: ClusterMetadata, offsets: Mapping[TopicPartition, PartitionOffsets]
+    client: ClusterClient,
+    found: ClusterMetadata,
+    offsets: Mapping[TopicPartition, PartitionOffsets],
+    seconds: float = CALL_SECONDS,
 ) -> dict[TopicPartition, tuple[EpochEntry, ...] | PartitionError]:
     """Ask for the latest epoch of each partition, then for the one before, down to the one of the log start.
 
     `found` names the latest epochs. A leader that was elected since then has another one: that is an error if there are
-    stable records of it, since their copies would have the wrong epoch.
+    stable records of it, since their copies would have the wrong epoch. Each call may take `seconds`.
     """
     asked = {each: found.topics[each.topic].partitions[each.partition].leader_epoch for each in offsets}
     ends: dict[TopicPartition, list[EpochEnd]] = {each: [] for each in offsets}
     failed: dict[TopicPartition, PartitionError] = {}
     while asked:
         earlier: dict[TopicPartition, int] = {}
-        for each, answer in client.offsets_for_leader_epochs(asked).items():
+        for each, answer in client.offsets_for_leader_epochs(asked, seconds=seconds).items():
             if isinstance(answer, PartitionError):
                 failed[each] = answer
             elif not ends[each] and answer.epoch > _NO_EPOCH and answer.end_offset < offsets[each].stable:
@@ -85,7 +88,7 @@ def ask_lineages(
                 earlier[each] = answer.epoch - 1
         asked = earlier
     # Once more: a leader forgets the epochs below its log start, and then answers as if the next one began there.
-    starts = client.list_offsets(dict.fromkeys(offsets, int(OffsetSpec.EARLIEST)))
+    starts = client.list_offsets(dict.fromkeys(offsets, int(OffsetSpec.EARLIEST)), seconds=seconds)
     for each, start in starts.items():
         if isinstance(start, ListedOffset) and start.offset < offsets[each].start:
             # A log start never moves back. If copies continue over gaps, a false one would make a gap of existing

@@ -73,13 +73,15 @@ class FetchSource:
         brokers: BrokerDirectories | None = None,
         max_skew_ms: int | None = None,
         metadata_topic: str | None = None,
+        call_seconds: float = CALL_SECONDS,
     ) -> None:
         """Open nothing yet. `cluster_id` is the id that the cluster must have; None: whichever it has.
 
         `brokers` says where copies find the files of a partition's leader; None: nowhere, they fetch all of it.
         `notices` has a clock of the cluster that is more than `max_skew_ms` from this machine's; None: it has none.
         `metadata_topic` is the name of Remote Log's own topic, besides the default one: it is internal.
-        Methods raise ConfigurationError for properties that are invalid or refused.
+        A look at partitions gives each call `call_seconds`. Methods raise ConfigurationError for properties that are
+        invalid or refused.
         """
         self._properties = properties
         self._cluster_id = cluster_id
@@ -87,6 +89,7 @@ class FetchSource:
         self._brokers = brokers
         self._max_skew_ms = max_skew_ms
         self._metadata_topics = frozenset({OUR_METADATA_TOPIC, metadata_topic})
+        self._call_seconds = call_seconds
         self._opened: ClusterClient | None = None
         self._sample = FetchBuffer(_SAMPLE_BUFFER)
         self._lock = RLock()
@@ -176,7 +179,7 @@ class FetchSource:
     ) -> dict[TopicIdPartition, PartitionLog | UnreadablePartition]:
         """As BulkLookup: with a few requests to each broker, however many partitions it leads."""
         with self._lock:
-            found = self._metadata({partition.topic for partition in wanted}, seconds or CALL_SECONDS)
+            found = self._metadata({partition.topic for partition in wanted}, seconds or self._call_seconds)
             there = [partition for partition in wanted if self._is_there(found, partition)]
             names = [TopicPartition(partition.topic, partition.partition) for partition in there]
             return dict(zip(there, self._look(found, names, {}), strict=True))
@@ -248,10 +251,11 @@ class FetchSource:
     ) -> Iterator[PartitionLog | UnreadablePartition]:
         """Yield what the brokers say of `wanted`, in their order; `sizes` are of those on the leaders' disks."""
         elsewhere = self._elsewhere(found, wanted)
-        configs = self._client.topic_configs(sorted({each.topic for each in wanted}))
-        offsets = ask_offsets(self._client, wanted)
+        seconds = self._call_seconds
+        configs = self._client.topic_configs(sorted({each.topic for each in wanted}), seconds=seconds)
+        offsets = ask_offsets(self._client, wanted, seconds)
         sound = {each: known for each, known in offsets.items() if isinstance(known, PartitionOffsets)}
-        lineages = ask_lineages(self._client, found, sound)
+        lineages = ask_lineages(self._client, found, sound, seconds)
         for each in wanted:
             of_topic, known, lineage = configs[each.topic], offsets[each], lineages.get(each, ())
             if isinstance(of_topic, str):
@@ -373,8 +377,13 @@ class FetchSource:
             return self._client.delete_records({partition: before}, {partition: led})[partition]
 
 
-def open_fetch_source(settings: Settings, properties: Mapping[str, str]) -> FetchSource:
-    """Return the source of the cluster at bootstrap.servers; `properties` are those of its client besides."""
+def open_fetch_source(
+    settings: Settings, properties: Mapping[str, str], *, call_seconds: float = CALL_SECONDS
+) -> FetchSource:
+    """Return the source of the cluster at bootstrap.servers; `properties` are those of its client besides.
+
+    `call_seconds` is as in FetchSource.
+    """
     servers = {"bootstrap.servers": settings.bootstrap_servers} if settings.bootstrap_servers else {}
     brokers = BrokerDirectories(settings.broker_log_dirs) if settings.broker_log_dirs else None
     fetch_bytes = settings.copy_window_bytes
@@ -387,6 +396,7 @@ def open_fetch_source(settings: Settings, properties: Mapping[str, str]) -> Fetc
         brokers,
         settings.clock_max_skew_ms,
         settings.metadata_topic,
+        call_seconds,
     )
 
 

@@ -49,10 +49,10 @@ def test_a_log_start_that_goes_back_is_an_error(monkeypatch: pytest.MonkeyPatch,
     topics = {"orders": TopicMetadata("orders", None, 0, False, {0: led})}
     cluster = ClusterMetadata("lab", 1, {}, topics)
     monkeypatch.setattr(
-        ClusterClient, "offsets_for_leader_epochs", lambda _, asked: dict.fromkeys(asked, EpochEnd(0, 9))
+        ClusterClient, "offsets_for_leader_epochs", lambda _, asked, **__: dict.fromkeys(asked, EpochEnd(0, 9))
     )
     monkeypatch.setattr(
-        ClusterClient, "list_offsets", lambda _, asked: dict.fromkeys(asked, ListedOffset(second, -1, 0))
+        ClusterClient, "list_offsets", lambda _, asked, **__: dict.fromkeys(asked, ListedOffset(second, -1, 0))
     )
     client = ClusterClient.by_properties({"bootstrap.servers": "127.0.0.1:9092"})
 
@@ -73,9 +73,11 @@ def test_a_leader_elected_after_its_epoch_was_looked_up_is_an_error(monkeypatch:
     topics = {"orders": TopicMetadata("orders", None, 0, False, {0: led})}
     ends = {3: EpochEnd(3, end), 2: EpochEnd(2, 5)}
     monkeypatch.setattr(
-        ClusterClient, "offsets_for_leader_epochs", lambda _, asked: {each: ends[asked[each]] for each in asked}
+        ClusterClient, "offsets_for_leader_epochs", lambda _, asked, **__: {each: ends[asked[each]] for each in asked}
     )
-    monkeypatch.setattr(ClusterClient, "list_offsets", lambda _, asked: dict.fromkeys(asked, ListedOffset(5, -1, 3)))
+    monkeypatch.setattr(
+        ClusterClient, "list_offsets", lambda _, asked, **__: dict.fromkeys(asked, ListedOffset(5, -1, 3))
+    )
     client = ClusterClient.by_properties({"bootstrap.servers": "127.0.0.1:9092"})
 
     found = ask_lineages(client, ClusterMetadata("lab", 1, {}, topics), {LED: PartitionOffsets(5, 12, 9)})[LED]
