@@ -52,7 +52,8 @@ def serve_partitions(
 
     followers = _followers(remote_log, options, stop)
     set_up_logs(remote_log.context.settings.service_log_format, 0)
-    running = RemoteLogService(remote_log, lease_owner("service"), follow=followers)
+    unfollow = (lambda _: None) if followers is None else followers.release
+    running = RemoteLogService(remote_log, lease_owner("service"), follow=followers, unfollow=unfollow)
     looking = AssignmentLoop(Assignments(remote_log.context, running.schedule, options.selection, options.broker))
     has_ended = _run(remote_log, running, looking, stop, output)
     if has_ended and followers is not None:

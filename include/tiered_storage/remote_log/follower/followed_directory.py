@@ -114,6 +114,8 @@ class FollowedDirectory:
                 closed_at=recovery_point if was_clean else None,
                 lock=self._lock,
             )
+            # Before anything else may fail: it is closed then.
+            self._logs[partition] = log
             self._torn.discard(partition)
             self._keep_log_start(log, partition)
             # Not earlier: a log that is refused because of damage does not pass for one torn by a crash next time.

@@ -53,6 +53,7 @@ from tiered_storage.remote_log.retention.permission.deletion_permissions import 
 from tiered_storage.remote_log.retention.permission.object_checks import ensure_present
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.source.partition_log import PartitionLog
+from tiered_storage.remote_log.source.segment_source import SegmentSource
 from tiered_storage.remote_log.tiering_policy import TieringPolicy, decide, refuse_log
 
 MAINTAINED_EVERY_MS = 30_000
@@ -165,6 +166,10 @@ class Follower:
         """What a person should know, and did not keep it from following, as of the last look."""
         return tuple(self._findings.values())
 
+    def look_by(self, source: SegmentSource) -> None:
+        """Look at the leader with `source` from now on. Whoever opened it closes it."""
+        self._context = replace(self._context, source=source)
+
     def step(self) -> int:
         """Fetch once; return how many bytes came. Raises as PartitionFollower.step."""
         return self._followed.step()
@@ -196,8 +201,12 @@ class Follower:
             is_whole = self._sync_index(snapshot, goes_on)
             if self._deletes:
                 self._delete(snapshot)
-        self._directory.write_checkpoints(self._partition)
+        self.write_checkpoints()
         return is_whole
+
+    def write_checkpoints(self) -> None:
+        """Write the log to disk, and how far it is then. Raises OSError."""
+        self._directory.write_checkpoints(self._partition)
 
     def report(self) -> FollowReport:
         """Return what the follower has, and what it did."""
@@ -220,7 +229,7 @@ class Follower:
 
         It has what was followed until now. Do not close it; use it before this is closed.
         """
-        self._directory.write_checkpoints(self._partition)
+        self.write_checkpoints()
         root = self._directory.root
         return RemoteLogManager(replace(self._context, source=LogDirectorySource((root,), held=root)))
 
