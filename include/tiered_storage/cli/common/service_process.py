@@ -54,10 +54,16 @@ def serve_partitions(
     set_up_logs(remote_log.context.settings.service_log_format, 0)
     unfollow = (lambda _: None) if followers is None else followers.release
     running = RemoteLogService(remote_log, lease_owner("service"), follow=followers, unfollow=unfollow)
-    looking = AssignmentLoop(Assignments(remote_log.context, running.schedule, options.selection, options.broker))
-    has_ended = _run(remote_log, running, looking, stop, output)
-    if has_ended and followers is not None:
-        followers.close()
+    has_ended = False
+    try:
+        looking = AssignmentLoop(Assignments(remote_log.context, running.schedule, options.selection, options.broker))
+        has_ended = _run(remote_log, running, looking, stop, output)
+    except BaseException:
+        has_ended = running.stop(0)
+        raise
+    finally:
+        if has_ended and followers is not None:
+            followers.close()
     return has_ended
 
 

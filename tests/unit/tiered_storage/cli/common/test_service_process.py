@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ from support.command_line import mentions, run_on
 from support.remote_logs import ORDERS_0, RemoteLogFiles, a_remote_log, ranges, segments_of, unsynced
 from support.waiting import wait_for
 from tiered_storage.cli.common import service_process
-from tiered_storage.errors import LogDirectoryLockedError, TieredStorageError
+from tiered_storage.cli.common.output import Output
+from tiered_storage.errors import ConfigurationError, LogDirectoryLockedError, TieredStorageError
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.process import logs
+from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.service.assignments import Assignments
 from tiered_storage.remote_log.service.service import RemoteLogService
@@ -76,6 +80,40 @@ def test_a_directory_needs_a_broker(tmp_path: Path, stop: threading.Event) -> No
     assert result.exit_code == 1
     assert mentions(result.err, "--broker")
     assert not (tmp_path / "follower").exists()
+
+
+class FakeFollowers:
+    """Followers that count how often they are closed."""
+
+    closed = 0
+
+    def __call__(self, _: TopicIdPartition) -> bool:
+        return False
+
+    def release(self, partition: TopicIdPartition) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize("end", ["in order", "a port in use", "turns that hang"])
+def test_followers_are_closed_once_unless_a_turn_goes_on(
+    tmp_path: Path, stop: threading.Event, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    followers = FakeFollowers()
+    monkeypatch.setattr(service_process, "_followers", lambda *_: followers)
+    if end == "turns that hang":
+        monkeypatch.setattr(RemoteLogService, "stop", lambda *_: False)
+    stop.set()
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        settings = {"service_metrics_port": used.getsockname()[1]} if end == "a port in use" else {}
+        refused = pytest.raises(ConfigurationError) if settings else nullcontext()
+        with unsynced(), a_remote_log(tmp_path, **settings).open() as remote_log, refused:
+            options = service_process.ServiceOptions(EVERYTHING)
+            service_process.serve_partitions(remote_log, options, stop, Output(as_json=False))
+
+    assert followers.closed == (0 if end == "turns that hang" else 1)
 
 
 def test_any_second_signal_ends_the_process_at_once() -> None:
