@@ -44,6 +44,10 @@ class LedLog(ABC):
     bytes_at_once: int = SEGMENT_BYTES
     before_fetch: Callable[[], None] = lambda: None
     """Called once before the next answer."""
+    fetch_errors: list[int] = field(default_factory=list)
+    """The error codes of the next answers to Fetch, one each."""
+    asked_epochs: list[int] = field(default_factory=list)
+    """The epoch of each OffsetForLeaderEpoch."""
     fetched: list[int] = field(default_factory=list)
     """The offset of each Fetch."""
 
@@ -65,6 +69,12 @@ class LedLog(ABC):
         called()
         [asked] = positions
         self.fetched.append(asked.offset)
+        if self.fetch_errors:
+            code = self.fetch_errors.pop(0)
+            nothing = FetchedPartition(
+                asked.topic, asked.partition, code, -1, -1, -1, (), -1, buffer.room(0), self.epoch
+            )
+            return FetchAnswer(0.0, (nothing,))
         with self.log() as log:
             end, start = log.high_watermark, log.log_start_offset
             try:
@@ -80,6 +90,7 @@ class LedLog(ABC):
     def offsets_for_leader_epochs(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
         """As ClusterClient."""
         [(partition, epoch)] = wanted.items()
+        self.asked_epochs.append(epoch)
         with self.log() as log:
             epochs = log.leader_epochs
             if epoch == self.epoch or (epochs and epoch < self.epoch and epoch >= epochs[-1].epoch):

@@ -153,8 +153,8 @@ class PartitionFollower:
                 self._start(keeps_records=True)
             return 0
         if found.error_code == FENCED_LEADER_EPOCH:
+            # Until the end of its call, the leader's client asked for the current epoch.
             self._led_by = None
-            return 0
         if found.error is not None:
             raise found.error.as_exception()
         self._out_of_range = 0

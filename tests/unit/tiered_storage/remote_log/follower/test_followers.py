@@ -20,6 +20,7 @@ from tiered_storage.errors import (
     CorruptIndexError,
     InvalidLogDirectoryError,
     RemoteStorageError,
+    SourceClusterError,
     UnknownPartitionError,
 )
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
@@ -27,6 +28,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CH
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.error_codes import FENCED_LEADER_EPOCH
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchLimits
 from tiered_storage.remote_log.follower import followers as followers_module
 from tiered_storage.remote_log.follower.followed_directory import FollowedDirectory
@@ -121,6 +123,24 @@ def test_while_the_cluster_is_away_the_log_stays_open(led: LedPartition) -> None
 
         assert not followers(ORDERS_0)
         assert followers._open[ORDERS_0] is follower
+    assert led.follower_content() == led.content()
+
+
+def test_a_leader_epoch_that_stays_fenced_fails_the_turn_and_the_next_one_compares_epochs_again(
+    led: LedPartition,
+) -> None:
+    """The client has tried until its call's deadline by then: without a back-off, such turns would keep a thread."""
+    with following(led) as followers:
+        followers(ORDERS_0)
+        led.append(2)
+        led.fetch_errors = [FENCED_LEADER_EPOCH]
+        led.asked_epochs.clear()
+        with pytest.raises(SourceClusterError, match="FENCED") as raised:
+            followers(ORDERS_0)
+        assert raised.value.retriable
+
+        assert not followers(ORDERS_0)
+        assert led.asked_epochs == [led.epoch]
     assert led.follower_content() == led.content()
 
 
