@@ -94,13 +94,13 @@ class ClusterSettings(PropertyModel):
     """The Airflow queues of the hosts that see brokers' disks: each has a DAG, such as copy_segments.broker-1."""
 
     copy_over_gaps: bool = setting("copy.over.gaps", False, CLUSTER, Source.OURS)
-    """Whether copies continue after records that the brokers [deleted too
-    early](live-cluster.md#when-records-were-deleted-too-early), unless the topic says otherwise."""
+    """Whether copies continue after a gap: brokers [deleted records too
+    early](live-cluster.md#when-records-were-deleted-too-early)."""
 
     enable_min_retention_margin_ms: Whole = setting(
         "enable.min.retention.margin.ms", 86_400_000, CLUSTER, Source.OURS, unit="ms", at_least=0
     )
-    """How long copies may stop before brokers delete uncopied records; `topics enable` refuses a topic with less."""
+    """How long copies must be able to stop before brokers delete uncopied records: `topics enable` refuses less."""
 
 
 class FollowerSettings(PropertyModel):

@@ -53,8 +53,8 @@ All settings are in one flat YAML file. A later source wins over an earlier one:
 
 Unknown names are refused. **Relative paths** begin in the file's folder, or in the folder above it if that folder is
 called `include`. **Credentials are not settings**: [give them](stores.md) in the environment or in an Airflow
-connection. **Numbers** have the unit of the table, without naming it. **Lists** are of YAML, or text with commas.
-**(K)** marks Kafka's own settings.
+connection. **Numbers** are in the table's unit. **Lists** are of YAML, or text with commas. **(K)** marks Kafka's own
+settings.
 
 ## Example
 
@@ -65,8 +65,9 @@ connection. **Numbers** have the unit of the table, without naming it. **Lists**
 _OLDER = """\
 ## Older and other names
 
-These names of Kafka, of KIP-405's drafts and of earlier releases work too. If one source also sets the name on the
-right, that one wins; else the one higher in the table. A name that stands for two settings is refused beside either.
+These names of Kafka, of KIP-405's drafts and of earlier releases work too. If one source sets several names of a
+setting, the name on the right wins, or else the one higher in the table. A name that stands for two settings is refused
+beside either of them.
 """
 
 

@@ -89,7 +89,7 @@ class RetentionSettings(PropertyModel):
     remote_log_orphan_grace_ms: Whole = setting(
         "remote.log.orphan.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )
-    """How long an unfinished copy's objects stay, and an unreferenced object is not reported; at least
+    """How long an unfinished copy's objects stay, and how long audits ignore a new unreferenced object; at least
     lease.duration.ms."""
 
     remote_log_unreferenced_max_percent: Whole = setting(
@@ -101,7 +101,7 @@ class RetentionSettings(PropertyModel):
         at_least=0,
         at_most=100,
     )
-    """The most unreferenced objects. If an audit finds more, and more than ten, nothing is deleted."""
+    """If an audit finds a larger share of unreferenced objects, and more than ten, nothing is deleted."""
 
     remote_log_verify_before_trim: bool = setting("remote.log.verify.before.trim", True, RETENTION, Source.OURS)
     """Whether to read back the remote copy before deleting a local segment; if not, only objects, sizes and manifests

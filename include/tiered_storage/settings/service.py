@@ -34,12 +34,12 @@ class ServiceSettings(PropertyModel):
         at_least=1,
         at_most=_DAY_MS,
     )
-    """The longest such wait; a longer remote.log.manager.task.retry.backoff.ms stays."""
+    """The longest wait after failures. A longer remote.log.manager.task.retry.backoff.ms wins."""
 
     remote_log_manager_task_retry_jitter: Jitter = setting(
         "remote.log.manager.task.retry.jitter", 0.2, SERVICE, Source.KAFKA, allowed="a number from 0 to 0.5"
     )
-    """By which share each such wait is longer or shorter, at random."""
+    """The largest random change of a wait after failures, as a share of it."""
 
     remote_log_manager_copier_thread_pool_size: Whole = setting(
         "remote.log.manager.copier.thread.pool.size",

@@ -295,7 +295,7 @@ def _refuse_shared_places(cluster: str, settings: Settings, environ: Mapping[str
         name, place = shared[0]
         raise ConfigurationError(
             f"{settings.config_path}: {place} has the same value as in cluster {name}. Two clusters that share it "
-            "treat each other's segments as leftovers: give each cluster its own"
+            "treat each other's segments as orphans: give each cluster its own"
         )
 
 

@@ -117,8 +117,8 @@ class TopicSettings(PropertyModel):
         special=LAG_MEANINGS,
         default_text="log.remote.copy.lag.ms",
     )
-    """How long a closed segment waits, by the largest timestamp in its time index (KIP-1241), unless
-    remote.copy.lag.bytes is reached first; at most local.retention.ms."""
+    """How long a closed segment waits for its copy, from the largest timestamp in its time index on (KIP-1241), unless
+    remote.copy.lag.bytes is reached first. At most local.retention.ms."""
 
     remote_copy_lag_bytes: Whole = setting(
         "remote.copy.lag.bytes",
@@ -148,12 +148,12 @@ class TopicSettings(PropertyModel):
     segment_ms: Whole = setting(
         "segment.ms", UNLIMITED, TOPIC_GROUP, Source.KAFKA, unit="ms", at_least=1, special=AS_THE_BROKERS
     )
-    """How long such a copy waits until it copies less than a whole segment."""
+    """How long a copy from a running cluster waits before it copies less than a whole segment."""
 
     copy_over_gaps: bool = setting(
         "copy.over.gaps", False, TOPIC_GROUP, Source.OURS, default_text="copy.over.gaps of all topics"
     )
-    """Whether copies continue after records that the brokers deleted too early."""
+    """Whether copies continue after a gap: brokers deleted records too early."""
 
     remote_compression_enabled: bool = setting(
         "remote.compression.enabled", False, TOPIC_GROUP, Source.OURS, default_text="rsm.config.compression.enabled"

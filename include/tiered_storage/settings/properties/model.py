@@ -31,9 +31,9 @@ class Source(StrEnum):
 class OlderName:
     """Another name of `target`, whose value counts `factor` of the target's units.
 
-    Of several names for one target, the target's own wins, then the first in the model's list. A name may stand for
-    several targets, with an entry for each. A name that `stands_alone` is refused beside its target: it would be
-    unclear which half of it holds.
+    If one source sets several names of a target, the target's own wins, or else the first in the model's list. A name
+    may stand for several targets, with an entry for each: it then `stands_alone`, and a source that also sets one of
+    the targets is refused, because it would be unclear which value is meant.
     """
 
     name: str

@@ -186,7 +186,7 @@ def _metadata_url(value: object, info: ValidationInfo) -> object:
         return value
     scheme, path, query = sqlite.groups()
     if path in ("", ":memory:"):
-        raise ValueError("every process would see its own empty metadata store: name a file")
+        raise ValueError("each process would create an empty metadata store of its own, in memory: name a file")
     return value if path.startswith("file:") else f"{scheme}{_base(info) / path}{query}"
 
 
