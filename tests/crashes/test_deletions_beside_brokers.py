@@ -82,7 +82,7 @@ def read_through(site: LiveCluster) -> None:
 
 
 def all_are_remote(site: LiveCluster, starts: Mapping[int, int]) -> bool:
-    """Whether of each partition more is remote than what lies below `starts`."""
+    """Return whether the remote log of each partition ends after its offset in `starts`."""
     ends = site.remote_ends()
     return len(ends) == len(starts) and all(end > starts[number] for number, end in ends.items())
 

@@ -179,7 +179,7 @@ def test_each_kind_of_store_has_settings_on_its_page() -> None:
 
 
 @every_document
-def test_no_word_is_there_that_means_nothing_to_a_reader(document: Path) -> None:
+def test_documents_have_no_internal_words_or_paths(document: Path) -> None:
     for forbidden in FORBIDDEN:
         assert not forbidden.search(document.read_text()), forbidden.pattern
 

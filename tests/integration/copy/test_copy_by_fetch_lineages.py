@@ -179,7 +179,7 @@ def test_a_log_start_that_moves_past_an_epoch_meanwhile_invents_no_lineage(
     assert trusted_lineage(known, log) == known
 
 
-def test_a_leader_that_knows_no_epoch_below_one_is_given_none(site: LiveSite) -> None:
+def test_no_epoch_is_invented_before_the_leaders_first_one(site: LiveSite) -> None:
     [topic], client = site.topics, site.kafka.client
     client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
     sent = client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)

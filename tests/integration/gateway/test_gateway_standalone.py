@@ -149,7 +149,7 @@ def test_an_offset_outside_of_the_log_is_out_of_range(gateway: RunningGateway, o
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_is_refused_with_the_word(gateway: RunningGateway, protocol: str) -> None:
+def test_consumer_groups_are_refused(gateway: RunningGateway, protocol: str) -> None:
     properties = {"group.id": "standalone", "group.protocol": protocol, "bootstrap.servers": gateway.bootstrap_servers}
     consumer = Consumer(properties)
     consumer.subscribe([PLAIN])
@@ -342,7 +342,7 @@ def test_librdkafka_logs_in_and_sees_what_it_may(guarded: Guarded) -> None:
     assert topics("unauthorized") == set()
 
 
-def test_who_may_only_describe_gets_offsets_and_no_records(guarded: Guarded) -> None:
+def test_a_user_with_describe_alone_gets_offsets_but_no_records(guarded: Guarded) -> None:
     with ClusterClient.by_properties(guarded.properties("describer")) as client:
         [found] = client.list_offsets({TopicPartition(PLAIN, 0): OffsetSpec.LATEST}).values()
     assert isinstance(found, ListedOffset)

@@ -59,7 +59,7 @@ def _over(site: LiveSite, directory: Path) -> LiveSite:
     return _LocalSite(site.kafka, site.root, site.topics, {"log.dirs": [str(directory)]})
 
 
-def test_it_has_what_is_local_reads_what_is_remote_and_copies_on(site: LiveSite, tmp_path: Path) -> None:
+def test_a_follower_holds_local_records_reads_remote_ones_and_copies(site: LiveSite, tmp_path: Path) -> None:
     [topic], client = site.topics, site.kafka.client
     client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
     sent = client.produce(topic, varied_records(500, seed=1), batch_num_messages=20, enable_idempotence="true")

@@ -31,7 +31,7 @@ def refusing(delete_many: DeleteMany, segment_id: str) -> DeleteMany:
     return guarded
 
 
-def test_what_the_store_does_not_delete_is_a_record_and_goes_when_the_store_lets_it(
+def test_a_failed_deletion_is_recorded_until_the_store_deletes_the_object(
     kafka: RealKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {

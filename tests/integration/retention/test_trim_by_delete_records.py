@@ -133,7 +133,7 @@ def test_only_the_broker_deletes_records_that_are_due_and_remote(site: LiveSite)
     site.audited()
 
 
-def test_it_waits_for_the_group_that_reads_last_unless_that_is_named(site: LiveSite) -> None:
+def test_trimming_waits_for_the_slowest_group_unless_it_is_ignored(site: LiveSite) -> None:
     [topic], client = site.topics, site.kafka.client
     segments = filled(site)
     sent = client.consume_all(topic)

@@ -148,7 +148,7 @@ def test_a_url_that_cannot_be_meant_is_refused_with_the_reason(
     assert "hush" not in message
 
 
-def test_http_needs_the_word_that_allows_it(refusal: Refusal, file: Path) -> None:
+def test_an_http_endpoint_is_refused_without_allow_http(refusal: Refusal, file: Path) -> None:
     message = refusal("rsm.config.endpoint: http://host:9000")
     assert mentions(message, f"{file}, line 1: rsm.config.endpoint is http://host:9000", "rsm.config.allow.http: true")
     allowed = load_settings(file, environ={}, overrides={"rsm.config.allow.http": True})
@@ -381,7 +381,7 @@ def test_a_lag_of_more_than_local_retention_is_refused(refusal: Refusal, text: s
     assert _reads_as(refusal(text), "*remote.copy.lag.* is *, *local.retention.*")
 
 
-def test_a_quota_that_waits_as_long_as_what_is_stuck_is_refused(refusal: Refusal) -> None:
+def test_a_quota_window_as_long_as_copy_stuck_after_is_refused(refusal: Refusal) -> None:
     for kind in ("copy", "fetch"):
         name, limit = f"remote.log.manager.{kind}.quota.window.num", f"remote.log.manager.{kind}.max.bytes.per.second"
         assert load_settings(None, environ={}, overrides={name: 600})

@@ -135,7 +135,7 @@ def test_a_chunk_that_finds_no_memory_leaves_the_decoder_whole(missing: int, mon
 
 
 @pytest.mark.parametrize("last_timestamp", [1000, 10])
-def test_views_do_not_keep_the_decompressed_batches_of_which_nothing_is_left(last_timestamp: int) -> None:
+def test_views_release_decompressed_batches_without_selected_records(last_timestamp: int) -> None:
     times = [1000] * 20 + [last_timestamp]
     batches = [
         encode_batch([Record(offset, time, None, bytes(2 * MIB))], Compression.ZSTD)

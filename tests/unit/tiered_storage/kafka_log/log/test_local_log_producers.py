@@ -134,7 +134,7 @@ def test_the_clock_of_the_log_stamps_an_encoded_batch_whose_deltas_stay(tmp_path
         assert {record.timestamp for record in read_records(stamped)} == {NOW + 99}
 
 
-def test_an_abort_over_a_segments_border_is_found_by_who_reads_before_it(tmp_path: Path) -> None:
+def test_a_reader_finds_an_abort_whose_marker_is_in_a_later_segment(tmp_path: Path) -> None:
     with create(tmp_path, config=THREE_IN_A_SEGMENT) as log:
         transactional(log, 1, 0)
         for _ in range(4):

@@ -167,7 +167,7 @@ steps = st.tuples(st.sampled_from(["data", "plain", "commit", "abort"]), st.inte
 
 
 @given(st.lists(steps, max_size=25), st.data())
-def test_any_course_of_transactions_is_followed_from_any_segment(
+def test_the_last_stable_offset_is_right_after_random_transactions(
     tmp_path_factory: pytest.TempPathFactory, course: list[tuple[str, int]], draw: st.DataObject
 ) -> None:
     directory = tmp_path_factory.mktemp("orders-0")

@@ -57,7 +57,7 @@ def test_a_position_where_no_batch_begins_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("end", "batches"), [(40, [1, 2, 3]), (39, [1, 2]), (30, [1, 2]), (29, [1]), (19, None)])
-def test_batches_that_reach_the_end_that_is_set_are_left_out(path: Path, end: int, batches: list[int] | None) -> None:
+def test_batches_beyond_the_end_position_are_left_out(path: Path, end: int, batches: list[int] | None) -> None:
     found = read_batch_range(path, 0, 15, 10 * SIZE, end)
 
     if batches is None:

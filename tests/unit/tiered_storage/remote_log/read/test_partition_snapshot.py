@@ -35,7 +35,7 @@ def in_time(time: FakeTime, wait_ms: int = 10_000) -> FetchDeadline:
 
 
 def a_view(partition: TopicIdPartition, segments: int = 0) -> PartitionSnapshot:
-    """A snapshot with so many remote segments of ten offsets each."""
+    """Return a snapshot with `segments` remote segments of ten offsets each."""
     epochs = (EpochEntry(0, 0),)
     found = [
         RemoteLogSegmentMetadata(
@@ -48,7 +48,7 @@ def a_view(partition: TopicIdPartition, segments: int = 0) -> PartitionSnapshot:
 
 
 class Looks:
-    """Looks at partitions, each look with `cost` seconds, and remembers at which."""
+    """Builds snapshots of partitions, each within `cost` seconds, and records in `at` for which partitions."""
 
     def __init__(self, cost: float = 0, segments: int = 0) -> None:
         self.time = FakeTime()
@@ -110,7 +110,7 @@ def test_a_view_that_waited_for_a_thread_is_used_for_longer(waited: float, fresh
     assert snapshots.fresh(P[1]) is None
 
 
-def test_two_who_ask_at_once_share_a_look_and_who_must_know_looks_again() -> None:
+def test_concurrent_readers_share_a_snapshot_and_a_refresh_builds_a_new_one() -> None:
     looks, proceed = Looks(), threading.Event()
     looks.before = lambda: proceed.wait(10)
     snapshots = looks.snapshots()
