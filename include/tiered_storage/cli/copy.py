@@ -53,8 +53,8 @@ BrokerOption = Annotated[
     typer.Option(
         "--broker",
         min=0,
-        help="The id of the broker that the service stands beside: it takes only the partitions that this broker "
-        "leads. Default: all.",
+        help="The id of the broker that this service runs beside: the service takes only the partitions that this "
+        "broker leads. Default: all partitions.",
         show_default=False,
     ),
 ]
@@ -62,8 +62,8 @@ DirectoryOption = Annotated[
     Path | None,
     typer.Option(
         "--directory",
-        help="With --broker: follow the partitions that this broker has and does not lead into this log directory, a "
-        "new one, or one that no broker runs in.",
+        help="With --broker: a log directory, into which the service follows the partitions that this broker has and "
+        "does not lead. It must be new, or one that no broker runs in.",
         show_default=False,
     ),
 ]

@@ -85,7 +85,9 @@ def rebuild_metadata(
         typer.Option("--into", help="The new metadata file; default: rlmm.config.url.", show_default=False),
     ] = None,
     dry_run: DryRunOption = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before other metadata lose the store.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask before the store refuses the metadata that used it so far.")
+    ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -69,8 +69,8 @@ def restore(
         Path | None,
         typer.Option(
             "--to-directory",
-            help="The log directory of a stopped broker, or a new one. A relative path begins in the current folder; "
-            "in the setting restore.directory, it begins where those of all settings do.",
+            help="The log directory of a stopped broker, or a new one. A relative path begins in the current folder "
+            "(in the setting restore.directory: see docs/configuration.md).",
         ),
     ] = None,
     to_cluster: Annotated[

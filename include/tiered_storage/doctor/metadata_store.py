@@ -76,9 +76,10 @@ def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions
             yield wrong(_NAME, message, "let this user write the file and its folder: SQLite writes beside it")
             return
     if (names := path.stat().st_nlink if path.exists() else 1) > 1:
-        message = f"{path} is one file with {names} names (hard links), and counts as the same metadata by each of them"
+        message = f"{path} is one file with {names} names (hard links): all of them open the same metadata"
         advice = (
-            "remove all names but one: under another name SQLite does not find the -wal file, and damages the database"
+            "remove all names but one: if SQLite opens another name, it does not find the -wal file and damages the "
+            "database"
         )
         yield wrong(_NAME, message, advice)
     with open_existing(path, busy_timeout_ms) as file:
@@ -235,7 +236,8 @@ def _check_backup(store: MetadataStore) -> Iterator[Check]:
     yield note(
         "backup",
         f"segments were copied until {as_date(newest)}, after the last backup of the metadata: {last}",
-        "tiered-storage metadata backup FILE makes one; what it lacks, rebuild-metadata takes from the store",
+        "run 'tiered-storage metadata backup FILE'. After a loss, 'tiered-storage rebuild-metadata' finds later copies "
+        "in the store",
     )
 
 
@@ -307,14 +309,14 @@ def _check_deletions(safety: Safety) -> Iterator[Check]:
     else:
         reason = f": {stop.reason}" if stop.reason else ""
         message = f"all deletions are stopped, by {stop.stopped_by}, at {as_date(stop.stopped_at)}{reason}"
-        yield note("deletions", message, "tiered-storage stop-deletions --lift lifts the stop")
+        yield note("deletions", message, "run 'tiered-storage stop-deletions --lift' to lift the stop")
     failures = iter(safety.failures())
     for failure in islice(failures, MOST_FAILURES_NAMED):
         yield note(
             "deletions",
             f"{failure.segment_id} could not be deleted, {failure.attempts} times since "
             f"{as_date(failure.first_failed_at)}: {failure.error}",
-            "every run of expire retries it",
+            "solve what the error reports; each run of 'tiered-storage expire' tries again",
         )
     if more := sum(1 for _ in failures):
         yield note("deletions", f"{more} more segments could not be deleted")
@@ -331,10 +333,13 @@ def _check_audit_results(store: MetadataStore) -> Iterator[Check]:
     found = [(topic, each) for topic, each in results if each.anomalies]
     for topic, result in found:
         yield wrong(
-            "audit", _described(topic, result), "tiered-storage audit shows each; docs/operations.md says what then"
+            "audit",
+            _described(topic, result),
+            "run 'tiered-storage audit' to list them, then see 'What an audit finds' in docs/operations.md",
         )
     if incarnations and not results:
-        yield note("audit", "nothing was ever audited", "tiered-storage audit does, as audit_remote_log each night")
+        advice = "run 'tiered-storage audit', or let Airflow run audit_remote_log each night"
+        yield note("audit", "nothing was ever audited", advice)
     elif results and not found:
         latest = max(each.audited_at for _, each in results)
         yield ok("audit", f"the last one, at {as_date(latest)}, found nothing")

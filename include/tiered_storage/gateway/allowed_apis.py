@@ -1,7 +1,8 @@
-"""Which requests the gateway passes on: those of clients, in the versions whose answers it knows.
+"""List the requests that the gateway passes on: clients' requests, in the versions whose answers the gateway knows.
 
-A later API or version might carry broker addresses or records in a field that the gateway does not read. Left out on
-purpose: answers of share groups have addresses between records; DescribeQuorum and raft voters are for brokers.
+A later API or version might carry broker addresses or records in a field that the gateway does not read. Share groups
+are left out because their answers have addresses between records, DescribeQuorum and the APIs of raft voters because
+they are for brokers.
 
 Source: KIP-35; the schemas of released Kafka 4.3.
 """
@@ -93,11 +94,11 @@ ALLOWED: Final = {
         *_PASSED,
     )
 }
-"""By their keys."""
+"""The allowed APIs by their keys."""
 
 
 def capped_versions(answer: Any) -> Any:
-    """Return kio's answer to ApiVersions `answer` with what both the broker and the gateway serve."""
+    """Return `answer`, kio's answer to ApiVersions, with only the versions that both broker and gateway serve."""
     kept = []
     for each in elements(answer.api_keys):
         api = ALLOWED.get(int(each.api_key))
@@ -110,9 +111,9 @@ def capped_versions(answer: Any) -> Any:
 
 
 def refused_versions(correlation_id: int) -> bytes:
-    """Return the frame, in version 0, that answers ApiVersions in a version that the gateway does not know.
+    """Return the frame that answers an ApiVersions request whose version the gateway does not know.
 
-    Its list has ApiVersions alone, from which a client takes the version to ask in again.
+    The frame is in version 0 and lists only ApiVersions: a client then asks again in a version that it lists.
     """
     body = _REFUSED.pack(
         correlation_id, UNSUPPORTED_VERSION, 1, API_VERSIONS.key, API_VERSIONS.oldest, API_VERSIONS.latest

@@ -1,8 +1,9 @@
-"""What the gateway asks a broker on a client's own connection, so that the client's rights decide.
+"""Ask a broker for topics, offsets and aborted transactions on a client's own connection: the client's rights decide.
 
-Answers about offsets are used for a second, or for ten where they cannot mislead. A topic's name never changes for its
-id, so all connections of a process share what one of them learned: an answer to Metadata describes every partition of a
-topic. The id of a name does change, if the topic is created again, and is asked for each time.
+An answer about offsets is used for a second, or for ten where it cannot mislead. A topic id keeps its name, so the
+gateway asks for the name once, and all connections of a process share it: an answer to Metadata is large, because it
+describes every partition of a topic. A name gets another id when the topic is created again, so the gateway asks for
+the id each time.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _BY_ID: Final = 12
 """The first version of Metadata that takes topics by their ids."""
 _BROKER_SECONDS: Final = 10.0
 _ONE_BATCH: Final = FetchLimits(0.0, 0, 1, IsolationLevel.READ_COMMITTED)
-"""A first batch comes whole, whatever the limit is."""
+"""Limits of a Fetch that needs one batch: a broker sends the first batch whole, however small the limit."""
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 

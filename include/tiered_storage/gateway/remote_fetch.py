@@ -6,7 +6,7 @@ OFFSET_OUT_OF_RANGE is looked for in the remote log:
     above the high watermark                                            OFFSET_OUT_OF_RANGE stays
     below the global log start, or the topic id has no remote log       OFFSET_OUT_OF_RANGE stays
     remote                                                              whole batches, within the limits of the Fetch
-    between the remote log's end and the broker's log start (a hole)    KAFKA_STORAGE_ERROR, or a batch without records
+    between the remote log's end and the broker's log start (a gap)     KAFKA_STORAGE_ERROR, or a batch without records
                                                                         where gateway.skip.missing.offsets says so
     the broker no longer answers for the partition                      its error: the leader has moved, for example
 
@@ -56,8 +56,8 @@ from tiered_storage.kafka_wire.server.send_queue import Buffer, Replacement, spl
 PAUSE_MS: Final = 100
 """How long an answer without records takes at least, if the client waits so long."""
 QUEUED_SECONDS: Final = 5.0
-"""How long a Fetch that asks for nothing but remote records waits for its turn in the queue, and then as long at most
-for its first piece: clients wait 30 s.
+"""How long a Fetch of remote records alone waits in the queue at least, and then again for its first piece; clients
+time out after 30 s.
 """
 
 
@@ -163,8 +163,8 @@ class RemoteFetch:
                 self._search.had_remote = True
             else:
                 share = max(left, 0) // len(some)
-                # One position gets longer than the client would wait, each time another one: otherwise a Fetch might
-                # never get any records while many others wait.
+                # In each Fetch, another position may take longer than the client's wait. Otherwise a client might never
+                # get any records while many others wait.
                 end = begun + wait_s
                 late = begun + max(wait_s, QUEUED_SECONDS)
                 ends = [

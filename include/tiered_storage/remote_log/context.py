@@ -89,7 +89,7 @@ def configured_options(settings: Settings, given: ObjectStoreOptions) -> ObjectS
 
 
 def key_ring(settings: Settings) -> KeyRing:
-    """Return the key ring that the settings name; what is wrong with it is a problem of the segments that need it."""
+    """Return the key ring that the settings name. An invalid one raises later, for a segment that needs it."""
     return KeyRing.load(settings.rsm_config_encryption_key_ring_file, settings.rsm_config_encryption_key_pair_id)
 
 

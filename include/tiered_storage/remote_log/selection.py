@@ -165,7 +165,9 @@ def parse_partitions(text: str | None) -> frozenset[int] | None:
     if text is None:
         return None
     if not text.strip():
-        raise ConfigurationError("partitions: nothing is named: write numbers such as 0,2-4, or leave it out for all")
+        raise ConfigurationError(
+            "partitions: nothing is named: write numbers such as 0,2-4, or leave partitions out for all"
+        )
     numbers: set[int] = set()
     for part in text.split(","):
         numbers.update(_range(part.strip(), text))
@@ -208,4 +210,6 @@ def _range(part: str, text: str) -> range:
 
 
 def _too_many(text: str) -> ConfigurationError:
-    return ConfigurationError(f"partitions: {in_short(text)} names more than {MOST_PARTITIONS:,}: leave it out for all")
+    return ConfigurationError(
+        f"partitions: {in_short(text)} names more than {MOST_PARTITIONS:,}: name fewer, or leave partitions out for all"
+    )

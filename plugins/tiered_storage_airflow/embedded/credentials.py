@@ -101,8 +101,8 @@ def _value(path: Path, key: str) -> str:
         value = json.loads(path.read_text())[key]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EmbeddedAirflowError(
-            f"{path}: no {key} can be read ({type(error).__name__}): remove the file while Airflow is down, and it is "
-            "generated again"
+            f"{path}: cannot read {key} ({type(error).__name__}): stop Airflow and remove the file; the next start "
+            "generates it again"
         ) from None
     return str(value)
 

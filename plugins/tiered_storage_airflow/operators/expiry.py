@@ -59,7 +59,7 @@ class PlanExpiryOperator(DeletionPlanOperator):
                 )  # fmt: skip
             for due in remote_log.deletions.pending_deletions(selection):
                 self.log.info(
-                    "marked earlier, and due: %s: %d segments, %d leftovers of copies, %d bytes%s",
+                    "marked earlier, and due: %s: %d segments, %d orphaned copies, %d bytes%s",
                     due.topic_id_partition, due.segments, due.leftovers, due.size,
                     "; the whole partition is deleted" if due.as_a_whole else "",
                 )  # fmt: skip

@@ -108,7 +108,7 @@ class PlanRepairOperator(SelectingOperator, PlanningOperator):
 
 
 class FinishRepairOperator(RemoteLogOperator):
-    """Finish whole copies that were never finished, delete damaged segments that new copies replace, remove leftovers.
+    """Finish whole copies that were never finished, delete damaged segments that new copies replace, remove orphans.
 
     Fails for what is left to a person. Does nothing if copies could not be begun.
 

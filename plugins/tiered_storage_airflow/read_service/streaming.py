@@ -1,7 +1,8 @@
-"""Responses in pieces: each holds a place, has its first piece before its status is sent, and must not stall.
+"""Send responses in pieces. Each response holds one of the service's places, and must not stall.
 
-An error before the first piece becomes an error response. Any later error aborts the connection, so that no client
-takes a part for the whole; so do a piece that takes too long, and the end of the login or of the right to read.
+The first piece is read before the status is sent, so an error before it becomes an error response. A later error
+aborts the connection, so that no client takes a part for the whole. The connection is also aborted if a piece takes too
+long, or if the client's login or right to read ends.
 """
 
 from __future__ import annotations

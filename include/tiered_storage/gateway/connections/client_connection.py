@@ -41,14 +41,17 @@ class Client(Protocol):
 
 
 class ArrivedRequests:
-    """The requests of a client that were not taken yet; while there are any, no more are read. For one event loop."""
+    """A queue of requests that arrived from a client and were not taken yet. For one event loop.
+
+    While a request waits here, the gateway reads no more from the client.
+    """
 
     def __init__(self, client: FrameProtocol) -> None:
-        """Begin with none; `client` is not read while they wait."""
+        """Begin with an empty queue for the connection `client`."""
         self.is_muted = False
-        """Whether nothing is taken for a time."""
+        """Whether a quota forbids to take requests for a time."""
         self.is_closed = False
-        """Whether no further ones are taken."""
+        """Whether further requests are dropped."""
         self._client = client
         self._requests: Client | None = None
         self._frames: deque[memoryview] = deque()
@@ -57,21 +60,21 @@ class ArrivedRequests:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all were taken."""
+        """Whether no request waits."""
         return not self._frames
 
     def open(self, requests: Client) -> None:
-        """Let `requests` take them from now on."""
+        """Let `requests` take the queue's requests from now on."""
         self._requests = requests
 
     def add(self, frame: memoryview) -> None:
-        """Take a request, after those that came before."""
+        """Queue a request, and take those that can be taken."""
         if not self.is_closed:
             self._frames.append(frame)
             self.take()
 
     def take(self) -> None:
-        """Take the requests that wait for nothing any more."""
+        """Take requests in order, up to the first that must wait."""
         frames, requests = self._frames, self._requests
         try:
             while frames and requests is not None:
@@ -99,7 +102,7 @@ class ArrivedRequests:
         self.take()
 
     def give_up(self) -> None:
-        """Take nothing any more, as the connection ends."""
+        """Drop the queue, because the connection ends."""
         if self._unmuting is not None:
             self._unmuting.cancel()
         self._frames.clear()

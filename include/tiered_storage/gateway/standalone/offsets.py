@@ -34,7 +34,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation, OffsetSpec
 
 AT_ONCE: Final = 16
-"""Partitions of one request that are looked at, at the same time."""
+"""How many partitions of one request are read at the same time."""
 _NOTHING: Final = FoundOffset(NO_OFFSET)
 _NAMED: Final = {each.value for each in OffsetSpec}
 

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 MOST_BYTES: Final = 1 << 20
 ITERATIONS: Final = 4096
-"""As many as Kafka's own users have at least."""
+"""SCRAM iterations; Kafka's minimum for its own users."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 _OF_OTHERS: Final = 0o077
 _SALT_BYTES: Final = 16

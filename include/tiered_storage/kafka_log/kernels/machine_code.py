@@ -138,9 +138,9 @@ def load_kernels() -> Kernels:
 
 
 def load_brief_kernels() -> Kernels:
-    """Return the kernels as `load_kernels` does, but keeping the GIL: for work shorter than getting it back.
+    """Return kernels that keep the GIL while they run: for work that takes less time than getting the GIL back.
 
-    That holds for the headers of BRIEF_BYTES at most.
+    Scanning the headers in up to BRIEF_BYTES is such work. Raises as `load_kernels`.
     """
     return _loader.kernels()[1]
 

@@ -1,8 +1,8 @@
 """The compiled loops over a window of batches; batch_header.py has the layout of a batch header.
 
-All arguments and results are 64-bit integers; memory is given by its address. No claim of a header leads a kernel out
-of the window; `first_mismatch` relies on the positions of its caller, who has them from `read_headers`. machine_code.py
-loads the kernels.
+All arguments and results are 64-bit integers; memory is given by its address. A kernel never reads outside the window,
+whatever sizes the headers hold. `first_mismatch` does not check positions: its caller must pass those that
+`read_headers` found. machine_code.py loads the kernels.
 """
 
 from __future__ import annotations

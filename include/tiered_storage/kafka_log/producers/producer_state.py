@@ -43,8 +43,8 @@ class ProducerState:
     ) -> None:
         """Begin at `end_offset` with a snapshot at that offset, or with no producers.
 
-        A leader needs a producer's last five batches, a snapshot only the last one: `batches_kept`. With `seen_from`,
-        batches are known only from that offset (inclusive) on; None: all of them.
+        `batches_kept` is how many batches are kept of each producer: a leader needs the last five, a snapshot only the
+        last one. Batches are known from the offset `seen_from` (inclusive) on; None: all batches are known.
         """
         self.end_offset = end_offset
         self.seen_from = seen_from
@@ -84,9 +84,10 @@ class ProducerState:
         return self._begun[0] if self._begun else None
 
     def adopt(self, producers: Iterable[ProducerSnapshotEntry]) -> None:
-        """Add the producers of a snapshot at the end offset that are not known here.
+        """Add the producers that are not known here, from a snapshot at the end offset.
 
-        For a transaction that is known here too, the snapshot gives its first offset if that is before `seen_from`.
+        If a transaction is open both here and in the snapshot, and the snapshot's first offset for it is before
+        `seen_from`, take that first offset.
         """
         for snapshot in producers:
             if known := self._producers.get(snapshot.producer_id):

@@ -297,7 +297,7 @@ def _why_apart(outcome: CopyOutcome, next_offset: int | None) -> str | None:
 
 
 class _LocalLogs:
-    """Looks at local logs now: at those of all `partitions` together, if their source can."""
+    """Reads the present state of local logs; of all `partitions` in one request if the source can."""
 
     def __init__(self, source: SegmentSource, partitions: Sequence[TopicIdPartition]) -> None:
         self._source = source
@@ -306,11 +306,11 @@ class _LocalLogs:
         self._error: TieredStorageError | OSError | None = None
 
     def of(self, partition: TopicIdPartition) -> PartitionLog | None:
-        """Return the log of one of them; None if it is not there. Raises as SegmentSource.partition."""
+        """Return the log of one of the partitions; None if it is not there. Raises as SegmentSource.partition."""
         if not isinstance(self._source, BulkLookup):
             return self._source.partition(partition)
         if self._error is not None:
-            # A cluster that is out of reach is waited for once.
+            # If the cluster is out of reach, wait for it only once.
             raise self._error.with_traceback(None)
         if self._found is None:
             try:

@@ -6,14 +6,15 @@ distinguish them; the checksums of batches do. Each operation compares as much a
 - Trimming compares every batch before it removes a segment.
 - Expiry compares every batch that is in both tiers and falls below the global log start. It also compares the last
   remote segment that the local log shares.
-- A repair takes local batches for a damaged segment only if they have the checksum that was sent. If that does not
-  apply, it compares every batch that can still be read, which must include the last one.
+- A repair replaces a damaged segment by local batches only if they have the checksum that was sent. If it
+  cannot compare that checksum, it compares every remote batch that can still be read, which must include the last one.
 - The plan of a copy compares the last remote batch. The run compares the whole remote segment that it continues, as far
   as closed local segments hold it.
 - A copy from a cluster compares the last remote batch if its brokers give the topic no id.
 
-A copy does not compare earlier segments, nor one that is damaged or no longer local. Forks of a producer that wrote the
-same bytes again may therefore be copied one after the other. Trimming compares everything, so it removes nothing then.
+A copy does not compare earlier segments, nor one that is damaged or no longer local. If a producer wrote the same bytes
+to two forks, both may therefore be copied, one after the other. Trimming compares everything, so it then removes
+nothing.
 """
 
 from __future__ import annotations

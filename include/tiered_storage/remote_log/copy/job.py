@@ -113,8 +113,8 @@ class CopyJob:
         tasks = self.files.tasks(number, CopyTask)
         if not self.files.claim(number, tasks[0].metadata.segment_id.id):
             _log.warning(
-                "%s: group %d was begun by another worker, which may still be at work: the next run copies "
-                "what it leaves, under new ids",
+                "%s: another worker began group %d and may still be copying it, so this one skips it: the next run "
+                "copies what is left, under new segment ids",
                 self.files.folder,
                 number,
             )

@@ -1,22 +1,23 @@
-"""Compare the transaction index and the producer snapshot sent with a segment with its batches as they pass.
+"""Check a segment's transaction index and producer snapshot against its batches, while the batches are copied.
 
-The copy follows the producers from what is known of them at the segment's base offset. If the producers are fully
-known there, both files must agree with the batches. A file rebuilt from the batches replaces one that is missing,
-broken or false.
+The check follows the producers through the batches, beginning with their known state at the segment's base offset. If
+that state is complete, both files must agree with the batches. If a file is missing, broken or false, the copy sends
+one that is rebuilt from the batches.
 
-If they are not fully known, a transaction aborted in the segment may have begun before the known part. The copy then
-trusts the files as far as the batches do not contradict them. If the segment has abort markers but no such transaction
-index, it depends on what readers find in the store:
+If the state is incomplete, a transaction that is aborted in the segment may have begun before the known part. The copy
+then trusts the files unless the batches contradict them. If the segment has abort markers, and its transaction index is
+missing or contradicted, the store decides:
 
 - If the store has records from before the known part, the segment is not copied: some of them may be aborted, and no
   index would show it.
-- If it has none, an index from the batches is all that readers need. That is ordinary: a broker forgets its oldest
-  snapshot when it starts, and has no entry, perhaps no file, for the abort of a transaction without records. For the
-  same reason the copy trusts an index that lacks only some of these aborts, but reports it.
+- If the store has none, readers need only an index from the batches. This case is ordinary: a broker drops its oldest
+  snapshot when it starts, and it writes no index entry, perhaps no file, if an aborted transaction has no records.
 
-The segment that holds an abort's marker records the abort, see transaction_index.py. The copy sends the lowest of the
-last stable offsets in the file and from the batches: a broker's may be late, and one that is too low only makes readers
-look further.
+For the same reason the copy trusts an index that lacks only some of these aborts, but reports it.
+
+The segment that holds an abort's marker records the abort, see transaction_index.py. The file and the batches each give
+a last stable offset; the copy sends the lower one. A broker's may be too high. One that is too low is safe: readers
+only look further.
 """
 
 from __future__ import annotations

@@ -110,14 +110,16 @@ class WorkArea:
         return self._client.create(path, b"")
 
     def of_job(self, folder: str) -> Self:
-        """Return the same work area with only the key of the job in `folder`."""
+        """Return this work area with only the key of the job in `folder`."""
         return type(self)(self.url, self._client, lambda: _authentication(self.key, b"job", folder))
 
     @property
     def key(self) -> bytes:
         """The key that signs messages here."""
         if self._key is None:
-            raise UntrustedMessageError(f"{self.url}: was opened for reports only, and has no key for messages")
+            raise UntrustedMessageError(
+                f"{self.url}: this process opened the work area for reports only, so it has no key for messages"
+            )
         return self._key()
 
     def remove(self, folder: str) -> None:

@@ -47,7 +47,7 @@ class OffsetSearch:
     """Finds offsets in a snapshot of a partition."""
 
     def __init__(self, chunks: RemoteChunks, pool: ReaderPool) -> None:
-        """Search on the threads of `pool`, which nothing else may need: a search may read much."""
+        """Search on the threads of `pool`. Share the pool with nothing else: a search may read much."""
         self._chunks = chunks
         self._pool = pool
         self._local_largest = local_timestamp_search.LargestTimestamps()

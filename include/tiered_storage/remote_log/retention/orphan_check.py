@@ -1,10 +1,12 @@
-"""Check whether an unfinished copy, by the metadata, may be the last copy of its offsets.
+"""Check whether a copy that the metadata show as unfinished may be the last copy of its offsets.
 
-Metadata from a backup made during a copy have it as started, although it was committed since, and the local segment was
-trimmed. Rebuilt metadata have a segment without commit marker as unfinished. So a copy that is complete in the store is
-deleted only if its very batches are somewhere else, or have expired; otherwise a repair commits it
-(repair/uncommitted_segments.py). Another holder of its offsets may be a fork, with other records. A `.log` without
-indexes whose start the metadata did not record stays too, for a person to repair.
+Metadata can be wrong about that. If a backup was made during a copy, it shows the copy as started, though the copy was
+committed later and the local segment trimmed. Rebuilt metadata show a segment without a commit marker as unfinished.
+
+So a copy that is complete in the store is deleted only if exactly its batches exist elsewhere or have expired:
+other segments with its offsets may be a fork, with other records. Otherwise a repair commits the copy
+(repair/uncommitted_segments.py). A `.log` without indexes also stays, for a person to repair, if the metadata did not
+record where the copy starts.
 """
 
 from __future__ import annotations

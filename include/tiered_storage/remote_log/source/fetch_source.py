@@ -204,7 +204,7 @@ class FetchSource:
         found = self._client.metadata(topics, seconds=seconds)
         if self._cluster_id is not None and found.cluster_id not in {None, self._cluster_id}:
             raise ConfigurationError(
-                f"{self._place} is the cluster {found.cluster_id}, and cluster.id is {self._cluster_id}: correct "
+                f"{self._place} is the cluster {found.cluster_id}, but cluster.id is {self._cluster_id}: correct "
                 "bootstrap.servers, or leave cluster.id out"
             )
         return found
@@ -216,12 +216,12 @@ class FetchSource:
     def _identify(self, found: ClusterMetadata, topic: TopicMetadata, number: int) -> TopicIdPartition:
         cluster_id = found.cluster_id or self._cluster_id
         if cluster_id is None:
-            raise ConfigurationError(f"{self._place}: the cluster has no id: set cluster.id")
+            raise ConfigurationError(f"{self._place}: the brokers report no cluster id: set cluster.id")
         topic_id = topic.topic_id or derived_topic_id(cluster_id, topic.name)
         return TopicIdPartition(cluster_id, topic_id, number, topic.name)
 
     def _is_there(self, found: ClusterMetadata, partition: TopicIdPartition) -> bool:
-        """Return whether the cluster has the partition, and not one of another topic of that name."""
+        """Return whether the cluster has the partition, under the same topic id."""
         topic = found.topics.get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:
             return False

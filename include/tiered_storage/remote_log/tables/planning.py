@@ -113,17 +113,20 @@ AHEAD_READ_AT_MOST = 4
 
 @dataclass(frozen=True, slots=True)
 class TablePartition:
-    """What a query reads of one partition: `ranges` in order of offset, and what is missing. Spans are inclusive.
+    """The ranges that a query reads of one partition, in order of offset, and the offsets that are missing.
 
-    `gaps` are missing offsets that may have held requested records, or the ends of their transactions. `lacking`, in
-    order, are all missing offsets, whatever the times of the query. `undecidable` spans reach from the start of a
-    transaction to the end of the missing offsets that may include its end: its records are left out.
+    All spans are inclusive.
+
+    gaps         missing offsets that may have held requested records, or the ends of their transactions
+    lacking      all missing offsets, in order, whatever times the query requests
+    undecidable  spans from the start of a transaction to the end of the missing offsets that may include its end: the
+                 transaction's records are left out
 
     The copied part has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive). If only committed
-    records are requested, those from `decided_end_offset` on are undecided. `reached_timestamp` (ms, -1: none) is the
-    largest timestamp in the segments below that, whatever the query requests. A segment with a timestamp later than its
-    copy, from a producer whose clock is ahead, counts by the smallest timestamp in its manifest if the query has an end
-    time and the segment is one of the last few; otherwise it does not count.
+    records are requested, records from `decided_end_offset` on are undecided. `reached_timestamp` (ms, -1: none) is the
+    largest timestamp in the segments before that offset, whatever the query requests. If a timestamp is later than its
+    segment's copy, the producer's clock was ahead. Such a segment counts by the smallest timestamp in its manifest if
+    the query has an end time and the segment is one of the last few; otherwise it does not count.
     """
 
     topic_id_partition: TopicIdPartition
