@@ -11,7 +11,7 @@ import base64
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,10 +94,15 @@ def make_golden_logs(programs: KafkaPrograms, root: Path, work: Path, scale: int
         write_golden_topics(kafka, scale)
         consumed = {f"{topic}-{number}": _consume(kafka.client, topic, number) for topic, number in PARTITIONS}
     shutil.copytree(kafka.log_dir, logs.log_dir, ignore=shutil.ignore_patterns(_INTERNAL, ".lock"))
-    lines = (f"{json.dumps(name)}: {_as_json(found)}" for name, found in consumed.items())
-    (root / "consumed.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    (root / "DumpLogSegments.txt").write_bytes(_dump(programs, logs).encode())
+    save_seen(programs, logs, consumed)
     return logs
+
+
+def save_seen(programs: KafkaPrograms, logs: GoldenLogs, consumed: Mapping[str, Consumed]) -> None:
+    """Write what consumers got, by the partition's name, and what Kafka's tool says of the files, beside the logs."""
+    lines = (f"{json.dumps(name)}: {_as_json(found)}" for name, found in consumed.items())
+    (logs.root / "consumed.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    (logs.root / "DumpLogSegments.txt").write_bytes(_dump(programs, logs).encode())
 
 
 def split_dump(content: str) -> dict[str, str]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from tiered_storage.kafka_log.dump.dump_event import DumpEvent, DumpRow, RowKind
 from tiered_storage.kafka_log.dump.file_kind import FileKind
+from tiered_storage.kafka_log.records.batch_header import LEGACY_MAGICS
 
-_ROW_START = re.compile(r"\n(?=baseOffset: |\| offset: )")
+_ROW_START = re.compile(r"\n(?=baseOffset: |offset: |\| offset: )")
 _LOG_TITLE = re.compile(r"\A(?:Log starting offset: |KRaft |Snapshot end offset: )[^\n]*\n")
 _CONTROL_NAMES = {
     "LEADER_CHANGE": "LeaderChange:",
@@ -38,6 +39,8 @@ def rows_of_ours(kind: FileKind, events: Iterable[DumpEvent]) -> list[str]:
             rows.append(_comparable(_record(event.fields)))
         elif kind is FileKind.PRODUCER_SNAPSHOT:
             rows.append(_producer(event.fields))
+        elif event.kind is RowKind.BATCH and event.fields["magic"] in LEGACY_MAGICS:
+            rows.append(_message(event.fields))
         else:
             rows.append(_pairs(event.fields))
     return rows
@@ -60,10 +63,22 @@ def _producer(fields: Mapping[str, object]) -> str:
     return _pairs(known) + last
 
 
+def _message(fields: Mapping[str, object]) -> str:
+    """The tool shows the last offset of compressed messages, and nothing that only batches have."""
+    shown = ("position", _time_of(fields), "size", "magic", "compresscodec", "crc", "isvalid")
+    return _pairs({"offset": fields["lastOffset"], **{name: fields[name] for name in shown}})
+
+
+def _time_of(fields: Mapping[str, object]) -> str:
+    return next(name for name in ("NoTimestampType", "LogAppendTime", "CreateTime") if name in fields)
+
+
 def _record(fields: Mapping[str, Any]) -> str:
-    time = "LogAppendTime" if "LogAppendTime" in fields else "CreateTime"
-    shown = ("offset", time, "keySize", "valueSize", "sequence")
-    text = "| " + _pairs({name: fields[name] for name in shown}) + f" headerKeys: [{','.join(fields['headerKeys'])}]"
+    text = "| " + _pairs({name: fields[name] for name in ("offset", _time_of(fields), "keySize", "valueSize")})
+    if "crc" in fields:
+        text += " " + _pairs({name: fields[name] for name in ("isValid", "crc")})
+    else:
+        text += f" sequence: {fields['sequence']} headerKeys: [{','.join(fields['headerKeys'])}]"
     if "endTxnMarker" in fields:
         return f"{text} endTxnMarker: {fields['endTxnMarker']} coordinatorEpoch: {fields['coordinatorEpoch']}"
     if "control" in fields:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     ElectionType,
     IsolationLevel,
@@ -32,6 +33,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from support.waiting import wait_for
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
+from tiered_storage.kafka_log.records.batch_header import NO_TIMESTAMP
 from tiered_storage.kafka_log.records.record import Headers, Record
 
 REQUEST_SECONDS = 30
@@ -293,4 +295,6 @@ def _until_end(consumer: Consumer) -> Iterable[Record]:
 
 def _record(message: Message) -> Record:
     headers = cast(Headers, tuple(message.headers() or ()))
-    return Record(cast(int, message.offset()), message.timestamp()[1], message.key(), message.value(), headers)
+    kind, timestamp = message.timestamp()
+    timestamp = NO_TIMESTAMP if kind == TIMESTAMP_NOT_AVAILABLE else timestamp
+    return Record(cast(int, message.offset()), timestamp, message.key(), message.value(), headers)

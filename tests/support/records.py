@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import settings
 
+from tiered_storage.kafka_log.records.batch_header import LEGACY_MAGICS
 from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.legacy_message import read_legacy_batch
 from tiered_storage.kafka_log.records.record import append_varint
 from tiered_storage.kafka_log.records.record_batch import (
     Compression,
@@ -119,6 +121,8 @@ def rows_of(record_batches: Iterable[pa.RecordBatch]) -> list[Row]:
 def _create_times(batch: bytes, *, verify_crc: bool) -> list[int]:
     """Read the records as if the batch had create time, 64 bits wide as Kafka computes it."""
     header = read_batch_header(batch)
+    if header.magic in LEGACY_MAGICS:
+        return [message.timestamp for message in read_legacy_batch(batch, verify_crc=verify_crc).messages]
     with_create_time = bytearray(batch)
     with_create_time[22] &= ~0x08
     if header.timestamp_type is TimestampType.CREATE_TIME:

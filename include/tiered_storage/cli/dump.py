@@ -18,6 +18,7 @@ from tiered_storage.kafka_log.dump.file_dump import dump_file, find_files
 from tiered_storage.kafka_log.dump.file_kind import FileKind, KafkaFile
 
 _TIMES = ("CreateTime", "LogAppendTime")
+_NO_TIME = "NoTimestampType"
 
 
 def dump(
@@ -110,7 +111,7 @@ def _columns(file: KafkaFile, fields: Mapping[str, object]) -> tuple[str, ...]:
     """Return the columns: those of the first row; for a log, the two time columns, since each batch has one of them."""
     if file.kind is not FileKind.LOG:
         return tuple(fields)
-    names = [name for name in fields if name not in _TIMES]
+    names = [name for name in fields if name not in (*_TIMES, _NO_TIME)]
     times_at = names.index("position") + 1
     return (*names[:times_at], *_TIMES, *names[times_at:])
 

@@ -1,7 +1,8 @@
 """Decodes the records of a segment into Arrow record batches, a chunk that stays in the CPU's cache at a time.
 
 Batches whose header is outside the range are neither checked nor decompressed. All others are: the batch checksum, then
-every record to its last byte, whichever columns are wanted and whichever rows are kept.
+every record to its last byte, whichever columns are wanted and whichever rows are kept. Messages of magic 0 and 1 are
+converted to batches first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
 from tiered_storage.kafka_log.columnar.chunk_memory import ChunkFilling, ChunkMemory
+from tiered_storage.kafka_log.columnar.legacy_batches import as_record_batch, legacy_rows, runs_of
 from tiered_storage.kafka_log.columnar.placed_batches import ENDS, STARTS, OpenBatches, PlacedBatches
 from tiered_storage.kafka_log.columnar.record_columns import select_columns
 from tiered_storage.kafka_log.kernels import constants
@@ -31,7 +33,8 @@ from tiered_storage.kafka_log.kernels.machine_code import (
 from tiered_storage.kafka_log.records.batch_header import check_crc
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, WHOLE, Compression, decompress
-from tiered_storage.kafka_log.records.segment_scan import as_array, check_checksums, iterate_segment
+from tiered_storage.kafka_log.records.legacy_message import read_legacy_batch
+from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, as_array, check_checksums, iterate_segment
 
 CHUNK_BYTES = 1_700_000
 """The approximate size of a chunk, in bytes of records.
@@ -171,6 +174,10 @@ class ColumnDecoder:
         data = as_array(window)
         if self._memory.has_value_views and data.size > INT32_MAX:
             raise ConfigurationError(f"a window of {data.size} bytes: views of values reach {INT32_MAX} bytes far")
+        is_legacy = legacy_rows(data, table) if len(table) else None
+        if is_legacy is not None:
+            yield from self._decode_mixed(data, table, is_legacy)
+            return
         rows = self._rows(table)
         if not rows.size:
             return
@@ -184,6 +191,42 @@ class ColumnDecoder:
             self._check_checksums(batches)
         for chunk in batches.chunks(self._chunk_bytes):
             yield from self._decode_open(chunk)
+
+    def _decode_mixed(
+        self, data: NDArray[np.uint8], table: BatchTable, is_legacy: NDArray[np.bool_]
+    ) -> Iterator[pa.RecordBatch]:
+        """Decode the batches of `table` in their order, of which those in `is_legacy` are messages of magic 0 or 1."""
+        origin = int(table.position[0])
+        for are_messages, first, end in runs_of(is_legacy):
+            part = table.rows(first, end)
+            if not are_messages:
+                yield from self.decode(data[int(part.position[0]) - origin :], part)
+                continue
+            for content in self._as_batches(data, origin, part):
+                batches, _ = SegmentScanner(self._source, int(part.base_offset[0]), verify_crc=False).feed(content)
+                yield from self.decode(content, batches)
+
+    def _as_batches(self, data: NDArray[np.uint8], origin: int, table: BatchTable) -> Iterator[memoryview]:
+        """Yield the messages of `table` that may be within the range as batches, about as many as make a chunk."""
+        content = bytearray()
+        for row in self._rows(table).tolist():
+            position = int(table.position[row])
+            begin = position - origin
+            message = data.data[begin : begin + int(table.size[row])]
+            content += as_record_batch(
+                read_legacy_batch(
+                    message,
+                    source=self._source,
+                    source_position=position,
+                    verify_crc=self._checks.crc,
+                    max_decompressed_bytes=self._checks.max_decompressed_bytes,
+                )
+            )
+            if len(content) >= self._chunk_bytes:
+                yield memoryview(content)
+                content = bytearray()
+        if content:
+            yield memoryview(content)
 
     def _place(self, data: NDArray[np.uint8], table: BatchTable, rows: NDArray[np.int64]) -> PlacedBatches:
         """Return the batches of `table` in `rows`, by their addresses in `data`.

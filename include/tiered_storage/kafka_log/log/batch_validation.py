@@ -28,10 +28,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tiered_storage.errors import ConfigurationError, CorruptRecordError, InvalidTimestampError
-from tiered_storage.kafka_log.kernels.constants import INT16_MAX
+from tiered_storage.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidTimestampError,
+    UnsupportedMagicError,
+)
+from tiered_storage.kafka_log.kernels.constants import INT16_MAX, MAGIC
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.records.batch_header import (
+    LEGACY_MAGICS,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     BatchHeader,
@@ -73,9 +79,12 @@ class RecordTimes:
 def read_produced_batch(batch: bytes) -> BatchHeader:
     """Return the header of one encoded batch if a producer may send it, as far as the header shows.
 
-    Raises CorruptRecordError if it is incomplete, and as `check_produced_header` does.
+    Raises UnsupportedMagicError for magic 0 and 1, CorruptRecordError if it is incomplete, and as
+    `check_produced_header` does.
     """
     header = read_batch_header(batch, source=SOURCE)
+    if header.magic in LEGACY_MAGICS:
+        raise UnsupportedMagicError(SOURCE, 0, f"the batch has magic {header.magic}; logs take magic {MAGIC} only")
     if header.size != len(batch):
         raise CorruptRecordError(SOURCE, 0, f"the batch has {header.size} bytes, but {len(batch)} are given")
     check_crc(batch, source=SOURCE)

@@ -133,8 +133,8 @@ class LocalLog(UnifiedLog):
         on the log directory, this takes one until `close`.
 
         Raises InvalidLogDirectoryError if `directory` holds no log or is a symbolic link, LogDirectoryLockedError
-        if it is in use, CorruptIndexError for a broken checkpoint, UnsupportedMagicError for batches of an older
-        format that must be read, CorruptRecordError for a closed segment that is broken if it must be read, and for
+        if it is in use, CorruptIndexError for a broken checkpoint, UnsupportedMagicError for batches of an unknown
+        magic that must be read, CorruptRecordError for a closed segment that is broken if it must be read, and for
         a damaged batch that was on the disk.
         """
         if not directory.is_dir():

@@ -12,16 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError, UnexpectedAppendOffsetError
-from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, INT32_MAX
+from tiered_storage.kafka_log.kernels.constants import INT32_MAX
 from tiered_storage.kafka_log.log.batch_validation import SOURCE
 from tiered_storage.kafka_log.records.batch_header import (
+    LEGACY_MAGICS,
     NO_LEADER_EPOCH,
     BatchHeader,
     TimestampType,
     check_crc,
     read_batch_header,
+    read_whole_header,
 )
 from tiered_storage.kafka_log.records.control_record import EndTransactionMarker, read_end_marker
+from tiered_storage.kafka_log.records.legacy_message import read_legacy_batch
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import correct_max_timestamp, restamp_batch
 
@@ -78,14 +81,14 @@ def split_batches(content: bytes, next_offset: int, leader_epoch: int | None, pa
     """
     batches: list[PlacedBatch] = []
     at = 0
-    while len(content) - at >= BATCH_OVERHEAD:
-        header = read_batch_header(content, at, source=SOURCE)
-        if at + header.size > len(content):
-            break
+    while (header := read_whole_header(content, at, source=SOURCE)) is not None:
         if leader_epoch is not None and header.partition_leader_epoch > leader_epoch:
             break
         batch = memoryview(content)[at : at + header.size]
         check_crc(batch, source=SOURCE, source_position=at)
+        if header.magic in LEGACY_MAGICS:
+            # Only the contents show its first offset.
+            header = read_legacy_batch(batch, source=SOURCE, source_position=at).header
         if header.base_offset < next_offset:
             raise UnexpectedAppendOffsetError(
                 f"{partition}: a batch begins at offset {header.base_offset}, the log continues at {next_offset}: "

@@ -1,5 +1,7 @@
 """Kafka's record batch of magic 2: 61 bytes of header, big-endian, then its records, compressed as one piece.
 
+Messages of magic 0 and 1 (legacy_message.py) stand beside batches in older segments, and have a header here too.
+
      0  base offset              int64    of the first record as it was written
      8  batch length             int32    bytes after this field
     12  partition leader epoch   int32    the broker sets it, so no checksum covers it
@@ -24,6 +26,7 @@ Source: KIP-98; KIP-32 (timestamp types); KIP-534 (delete horizon); released Kaf
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -56,11 +59,21 @@ MAGIC_END = 17
 """Bytes up to and including the magic, the least that shows a batch's size and generation."""
 
 
-_HIGHEST_CODEC = int(max(Compression))
+LEGACY_MAGICS = (0, 1)
+"""The magics of messages, which are older than batches."""
+
+_HIGHEST_CODECS = (int(Compression.LZ4), int(Compression.LZ4), int(max(Compression)))
+"""By magic."""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_LEGACY_HEADER = struct.Struct(">qiIbB")
+_LEGACY_TIMESTAMP = struct.Struct(">18xq")
 _SIZE = struct.Struct(">8xi4xb")
 _CRC = struct.Struct(">17xI")
-_SMALLEST_LENGTH_OF_ANY_MAGIC = 14
+_LEGACY_CRC_END = MAGIC_END - 1
+_LEAST_LENGTHS = (14, 22, BATCH_OVERHEAD - LOG_OVERHEAD)
+"""By magic."""
+LEAST_BATCH_BYTES = LOG_OVERHEAD + min(_LEAST_LENGTHS)
+"""The size of the smallest batch or message of any magic."""
 
 
 class TimestampType(IntEnum):
@@ -140,23 +153,23 @@ def sequence_after(sequence: int, records: int) -> int:
 
 
 def batch_size(buffer: Buffer, position: int = 0, *, source: str = "<memory>", source_position: int = 0) -> int:
-    """Return the size of the whole batch at `position` in bytes; `buffer` needs to hold only its first 17.
+    """Return the size of the whole batch or message at `position` in bytes; `buffer` needs to hold only its first 17.
 
     Errors name `source` and the place in it; `source_position` is the place of the first byte of `buffer`.
-    Raises UnsupportedMagicError for a batch of another magic, CorruptRecordError for an impossible size.
+    Raises UnsupportedMagicError for an unknown magic, CorruptRecordError for an impossible size.
     """
     place = source_position + position
     if len(buffer) - position < MAGIC_END:
         raise CorruptRecordError(source, place, f"truncated: {len(buffer) - position} bytes of a batch header")
     length, magic = _SIZE.unpack_from(buffer, position)
-    if length < _SMALLEST_LENGTH_OF_ANY_MAGIC:
+    if length < min(_LEAST_LENGTHS):
         raise CorruptRecordError(source, place, f"a batch length of {length} is too small for a batch of any magic")
-    if magic != MAGIC:
-        raise UnsupportedMagicError(source, place, f"the batch has magic {magic}; only magic {MAGIC} is read here")
-    size = LOG_OVERHEAD + int(length)
-    if size < BATCH_OVERHEAD:
-        raise CorruptRecordError(source, place, f"a batch length of {length} is too small for a batch header")
-    return size
+    if not 0 <= magic <= MAGIC:
+        raise UnsupportedMagicError(source, place, f"the batch has magic {magic}; only magic 0 to {MAGIC} are known")
+    if length < _LEAST_LENGTHS[magic]:
+        reason = f"a batch length of {length} is too small for a batch header of magic {magic}"
+        raise CorruptRecordError(source, place, reason)
+    return LOG_OVERHEAD + int(length)
 
 
 def read_batch_header(
@@ -164,29 +177,70 @@ def read_batch_header(
 ) -> BatchHeader:
     """Read the header at `position` of `buffer`; the records after it need not be there.
 
+    The header of compressed messages of magic 0 or 1 shows only the last of their offsets: the base offset is that one
+    too, and the record count -1. Their attributes are those that Kafka heeds.
     Errors name `source` and the place in it; `source_position` is the place of the first byte of `buffer`.
-    Raises UnsupportedMagicError for a batch of another magic, CorruptRecordError for an invalid header.
+    Raises UnsupportedMagicError for an unknown magic, CorruptRecordError for an invalid header.
     """
     place = source_position + position
     batch_size(buffer, position, source=source, source_position=source_position)
-    if len(buffer) - position < BATCH_OVERHEAD:
-        reason = f"truncated: {len(buffer) - position} bytes of a batch header of {BATCH_OVERHEAD}"
+    magic = buffer[position + MAGIC_END - 1]
+    least = LOG_OVERHEAD + _LEAST_LENGTHS[magic]
+    if len(buffer) - position < least:
+        reason = f"truncated: {len(buffer) - position} bytes of a batch header of {least}"
         raise CorruptRecordError(source, place, reason)
-    base_offset, length, *rest = _HEADER.unpack_from(buffer, position)
-    header = BatchHeader(base_offset, LOG_OVERHEAD + length, *rest)
-    if base_offset < 0:
-        raise CorruptRecordError(source, place, f"the base offset is {base_offset}")
+    header = _read_legacy(buffer, position) if magic in LEGACY_MAGICS else _read_current(buffer, position)
+    if header.base_offset < 0:
+        raise CorruptRecordError(source, place, f"the base offset is {header.base_offset}")
     if header.last_offset_delta < 0:
         raise CorruptRecordError(source, place, f"the last offset delta is {header.last_offset_delta}")
     if header.last_offset > HIGHEST_OFFSET:
         raise CorruptRecordError(source, place, f"the last offset is {header.last_offset}, above {HIGHEST_OFFSET}")
-    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+    if magic == MAGIC and not 0 <= header.record_count <= header.last_offset_delta + 1:
         reason = f"{header.record_count} records in a range of {header.last_offset_delta + 1} offsets"
         raise CorruptRecordError(source, place, reason)
-    codec = header.attributes & CODEC_BITS
-    if codec > _HIGHEST_CODEC:
-        raise CorruptRecordError(source, place, f"codec {codec} is unknown; Kafka has 0 to {_HIGHEST_CODEC}")
+    codec, highest = header.attributes & CODEC_BITS, _HIGHEST_CODECS[magic]
+    if codec > highest:
+        raise CorruptRecordError(source, place, f"codec {codec} is unknown; Kafka has 0 to {highest} in magic {magic}")
     return header
+
+
+def read_whole_header(
+    buffer: Buffer, position: int = 0, *, source: str = "<memory>", source_position: int = 0
+) -> BatchHeader | None:
+    """Return the header at `position` as read_batch_header does; None if `buffer` ends before its batch does."""
+    if len(buffer) - position < MAGIC_END:
+        return None
+    end = position + batch_size(buffer, position, source=source, source_position=source_position)
+    if end > len(buffer):
+        return None
+    return read_batch_header(buffer, position, source=source, source_position=source_position)
+
+
+def _read_current(buffer: Buffer, position: int) -> BatchHeader:
+    base_offset, length, *rest = _HEADER.unpack_from(buffer, position)
+    return BatchHeader(base_offset, LOG_OVERHEAD + length, *rest)
+
+
+def _read_legacy(buffer: Buffer, position: int) -> BatchHeader:
+    offset, length, crc, magic, attributes = _LEGACY_HEADER.unpack_from(buffer, position)
+    timestamp = _LEGACY_TIMESTAMP.unpack_from(buffer, position)[0] if magic else NO_TIMESTAMP
+    heeded = attributes & (CODEC_BITS | APPEND_TIME_BIT if magic else CODEC_BITS)
+    return BatchHeader(
+        base_offset=offset,
+        size=LOG_OVERHEAD + length,
+        partition_leader_epoch=NO_LEADER_EPOCH,
+        magic=magic,
+        crc=crc,
+        attributes=heeded,
+        last_offset_delta=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        record_count=-1 if heeded & CODEC_BITS else 1,
+    )
 
 
 def check_crc(batch: Buffer, *, source: str = "<memory>", source_position: int = 0) -> None:
@@ -194,8 +248,11 @@ def check_crc(batch: Buffer, *, source: str = "<memory>", source_position: int =
 
     Raises CorruptRecordError, naming `source`, `source_position` and both checksums, if they differ.
     """
-    (stored,) = _CRC.unpack_from(batch)
-    computed = crc32c(memoryview(batch)[CRC_END:])
+    view = memoryview(batch)
+    if view[MAGIC_END - 1] in LEGACY_MAGICS:
+        name, stored, computed = "CRC-32", _LEGACY_HEADER.unpack_from(batch)[2], zlib.crc32(view[_LEGACY_CRC_END:])
+    else:
+        name, stored, computed = "CRC-32C", _CRC.unpack_from(batch)[0], crc32c(view[CRC_END:])
     if stored != computed:
-        reason = f"the batch's CRC-32C is 0x{computed:08x}, its header says 0x{stored:08x}"
+        reason = f"the batch's {name} is 0x{computed:08x}, its header says 0x{stored:08x}"
         raise CorruptRecordError(source, source_position, reason)

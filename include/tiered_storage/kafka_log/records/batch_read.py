@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
-from tiered_storage.kafka_log.records.batch_header import BatchHeader, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import BatchHeader, read_batch_header, read_whole_header
 from tiered_storage.regular_files import open_regular
 
 
@@ -91,9 +91,8 @@ def _first_batch(file: BinaryIO, source: str, position: int, offset: int) -> tup
 def _whole_batches(content: bytes, source: str, position: int, end_offset: int | None) -> BatchRange:
     """Return the whole batches that `content` begins with, of which there is at least one, below `end_offset`."""
     whole, next_offset = 0, 0
-    while len(content) - whole >= BATCH_OVERHEAD:
-        header = read_batch_header(content, whole, source=source, source_position=position)
-        if whole + header.size > len(content) or (end_offset is not None and header.next_offset > end_offset):
+    while (header := read_whole_header(content, whole, source=source, source_position=position)) is not None:
+        if end_offset is not None and header.next_offset > end_offset:
             break
         whole += header.size
         next_offset = header.next_offset

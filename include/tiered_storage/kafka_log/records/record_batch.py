@@ -21,6 +21,7 @@ from tiered_storage.kafka_log.kernels.constants import (
     TRANSACTIONAL_BIT,
 )
 from tiered_storage.kafka_log.records.batch_header import (
+    LEGACY_MAGICS,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -31,6 +32,7 @@ from tiered_storage.kafka_log.records.batch_header import (
     TimestampType,
     check_crc,
     read_batch_header,
+    read_whole_header,
 )
 from tiered_storage.kafka_log.records.compression import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
@@ -38,6 +40,7 @@ from tiered_storage.kafka_log.records.compression import (
     compress,
     decompress,
 )
+from tiered_storage.kafka_log.records.legacy_message import read_legacy_batch
 from tiered_storage.kafka_log.records.record import INT64_MAX, Record, decode_records, encode_records
 
 __all__ = [
@@ -196,13 +199,9 @@ def iterate_batches(buffer: Buffer, *, source: str = "<memory>") -> Iterator[tup
     Checksums are not verified. Errors name `source`. Raises as read_batch_header does.
     """
     data, position = memoryview(buffer), 0
-    while len(data) - position >= BATCH_OVERHEAD:
-        header = read_batch_header(data, position, source=source)
-        end = position + header.size
-        if end > len(data):
-            return
-        yield header, data[position:end]
-        position = end
+    while (header := read_whole_header(data, position, source=source)) is not None:
+        yield header, data[position : position + header.size]
+        position += header.size
 
 
 def iterate_records(
@@ -215,11 +214,21 @@ def iterate_records(
 ) -> Iterator[Record]:
     """Yield the records of the one batch in `buffer` one at a time, from its first to its last byte.
 
-    All of them as objects may take twenty times their decompressed size. Errors name `source` and `source_position`,
-    the place of the batch in it. Raises as read_batch_header does, and CorruptRecordError for a wrong checksum, corrupt
-    or too large compressed data, and records that contradict the header.
+    All of them as objects may take twenty times their decompressed size; messages of magic 0 and 1 are read at once.
+    Errors name `source` and `source_position`, the place of the batch in it. Raises as read_batch_header does, and
+    CorruptRecordError for a wrong checksum, corrupt or too large compressed data, and records that contradict the
+    header.
     """
     header = read_batch_header(buffer, source=source, source_position=source_position)
+    if header.magic in LEGACY_MAGICS:
+        yield from read_legacy_batch(
+            buffer,
+            source=source,
+            source_position=source_position,
+            verify_crc=verify_crc,
+            max_decompressed_bytes=max_decompressed_bytes,
+        ).records()
+        return
     if header.size != len(buffer):
         reason = f"the batch has {header.size} bytes, but {len(buffer)} are given"
         raise CorruptRecordError(source, source_position, reason)

@@ -2,6 +2,9 @@
 
 A window of whole batches is scanned in place. A batch that is cut by the window's end is carried over to the next
 window by the one that fills the windows: here `iterate_segment`, for files.
+
+Compiled code reads the headers of batches. Messages of magic 0 and 1 are read one by one, and decompressed, since only
+that shows their first offset. Their checksums are always compared: a torn header can look like one of theirs.
 """
 
 from __future__ import annotations
@@ -17,10 +20,18 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
+from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.files.small_files import is_zero
 from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, CRC_END, HEADERS_SOUND, LOG_OVERHEAD, TABLE_FULL
+from tiered_storage.kafka_log.kernels.constants import (
+    BATCH_OVERHEAD,
+    CRC_END,
+    HEADERS_SOUND,
+    INT32_MAX,
+    LOG_OVERHEAD,
+    MAGIC,
+    TABLE_FULL,
+)
 from tiered_storage.kafka_log.kernels.machine_code import (
     BRIEF_BYTES,
     Kernels,
@@ -29,8 +40,17 @@ from tiered_storage.kafka_log.kernels.machine_code import (
     load_brief_kernels,
     load_kernels,
 )
-from tiered_storage.kafka_log.records.batch_header import MAGIC_END, batch_size, check_crc, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import (
+    LEGACY_MAGICS,
+    MAGIC_END,
+    BatchHeader,
+    batch_size,
+    check_crc,
+    read_batch_header,
+)
 from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.legacy_message import read_legacy_batch
 from tiered_storage.regular_files import open_regular, open_unbuffered
 
 __all__ = [
@@ -95,14 +115,9 @@ class SegmentScanner:
         its `position`.
         """
         data = as_array(window)
-        table, consumed, status = self._read_headers(data)
-        if self._verify_crc:
-            check_checksums(data, self._position, table.position, table.size, source=self._source)
-        next_offset = int(table.last_offset[-1]) + 1 if len(table) else self._next_offset
-        if status != HEADERS_SOUND:
-            self._raise_broken(data.data[consumed:], self._position + consumed, next_offset)
-        if data.size - consumed >= MAGIC_END:
-            batch_size(data.data, consumed, source=self._source, source_position=self._position)
+        table, consumed, next_offset = self._feed_batches(data, self._position, self._next_offset)
+        if _begins_legacy(data, consumed):
+            table, consumed, next_offset = self._feed_mixed(data, table, consumed, next_offset)
         self._position += consumed
         self._next_offset = next_offset
         return table, consumed
@@ -125,7 +140,64 @@ class SegmentScanner:
             reason = f"truncated: the last {left} bytes are the beginning of a batch"
             raise CorruptRecordError(self._source, self._position, reason)
 
-    def _read_headers(self, data: NDArray[np.uint8]) -> tuple[BatchTable, int, int]:
+    def _feed_batches(self, data: NDArray[np.uint8], position: int, next_offset: int) -> tuple[BatchTable, int, int]:
+        """Return the table of the batches of magic 2 that `data` begins with, their size, and the offset after them.
+
+        `data` lies at `position` of the segment, and `next_offset` is the lowest that may follow. Raises as `feed`.
+        """
+        table, consumed, status = self._read_headers(data, position, next_offset)
+        if self._verify_crc:
+            check_checksums(data, position, table.position, table.size, source=self._source)
+        if len(table):
+            next_offset = int(table.last_offset[-1]) + 1
+        if status != HEADERS_SOUND and not _begins_legacy(data, consumed):
+            self._raise_broken(data.data[consumed:], position + consumed, next_offset)
+        if data.size - consumed >= MAGIC_END:
+            batch_size(data.data, consumed, source=self._source, source_position=position)
+        return table, consumed, next_offset
+
+    def _feed_mixed(
+        self, data: NDArray[np.uint8], table: BatchTable, consumed: int, next_offset: int
+    ) -> tuple[BatchTable, int, int]:
+        """Continue after `consumed` bytes of `data`, whose batches are in `table`, where a message begins."""
+        tables = [table]
+        while _begins_legacy(data, consumed):
+            headers, next_offset = self._legacy_headers(data, consumed, next_offset)
+            if not headers:
+                break
+            tables.append(BatchTable.of_headers(headers, self._position + consumed))
+            consumed += sum(header.size for header in headers)
+            table, size, next_offset = self._feed_batches(data[consumed:], self._position + consumed, next_offset)
+            tables.append(table)
+            consumed += size
+        return BatchTable.concatenate(tables), consumed, next_offset
+
+    def _legacy_headers(
+        self, data: NDArray[np.uint8], consumed: int, next_offset: int
+    ) -> tuple[list[BatchHeader], int]:
+        """Return the headers of the whole messages at `consumed` of `data`, and the offset after them."""
+        headers: list[BatchHeader] = []
+        while _begins_legacy(data, consumed):
+            position = self._position + consumed
+            end = consumed + batch_size(data.data, consumed, source=self._source, source_position=self._position)
+            if end > data.size:
+                break
+            header = self._legacy_header(data.data[consumed:end], position)
+            if header.base_offset < next_offset or header.last_offset - self._base_offset > INT32_MAX:
+                self._raise_misplaced(header, position, next_offset)
+            headers.append(header)
+            next_offset = header.next_offset
+            consumed = end
+        return headers, next_offset
+
+    def _legacy_header(self, message: memoryview, position: int) -> BatchHeader:
+        header = read_batch_header(message, source=self._source, source_position=position)
+        check_crc(message, source=self._source, source_position=position)
+        if header.compression is Compression.NONE:
+            return header
+        return read_legacy_batch(message, source=self._source, source_position=position, verify_crc=False).header
+
+    def _read_headers(self, data: NDArray[np.uint8], position: int, next_offset: int) -> tuple[BatchTable, int, int]:
         """Return the table of the sound batches at the beginning of `data`, their size, and what ends them.
 
         The number of rows is estimated from earlier windows: counting the batches takes half as long as reading them.
@@ -133,9 +205,10 @@ class SegmentScanner:
         kernels = self._brief_kernels if data.size <= BRIEF_BYTES else self._kernels
         window = address_of(data)
         rows = self._guess(data.size) or kernels.count_batches(window, data.size)
-        table, status = self._fill_table(kernels, window, data.size, rows)
+        at = position, next_offset
+        table, status = self._fill_table(kernels, window, data.size, at, rows)
         if status == TABLE_FULL:
-            table, status = self._fill_table(kernels, window, data.size, kernels.count_batches(window, data.size))
+            table, status = self._fill_table(kernels, window, data.size, at, kernels.count_batches(window, data.size))
         rows, consumed = self._result.tolist()
         self._recent = (self._recent[0] // 2 + rows, self._recent[1] // 2 + consumed)
         return table.head(rows), consumed, status
@@ -151,11 +224,17 @@ class SegmentScanner:
         rows = size * batches * _ROWS_OF_EIGHT // (8 * consumed)
         return rows if rows >= _FEWEST_GUESSED else 0
 
-    def _fill_table(self, kernels: Kernels, window: int, size: int, rows: int) -> tuple[BatchTable, int]:
-        """Return a table of `rows` rows, filled up to the count in `_result`, and the status of read_headers."""
+    def _fill_table(
+        self, kernels: Kernels, window: int, size: int, at: tuple[int, int], rows: int
+    ) -> tuple[BatchTable, int]:
+        """Return a table of `rows` rows, filled up to the count in `_result`, and the status of read_headers.
+
+        `at` has the window's position in the segment, and the lowest offset that may be in it.
+        """
         table = BatchTable.allocate(rows)
+        position, next_offset = at
         status = kernels.read_headers(
-            window, size, self._position, self._base_offset, self._next_offset, address_of(table.base_offset), rows,
+            window, size, position, self._base_offset, next_offset, address_of(table.base_offset), rows,
             self._result_address,
         )  # fmt: skip
         return table, status
@@ -166,6 +245,9 @@ class SegmentScanner:
         if self._verify_crc:
             check_crc(rest[:size], source=self._source, source_position=position)
         header = read_batch_header(rest, source=self._source, source_position=position)
+        self._raise_misplaced(header, position, next_offset)
+
+    def _raise_misplaced(self, header: BatchHeader, position: int, next_offset: int) -> NoReturn:
         if header.base_offset < next_offset:
             reason = f"the batch starts at offset {header.base_offset}; offsets rise, so from {next_offset} on here"
         else:
@@ -284,8 +366,8 @@ def recover_valid_length(path: Path, base_offset: int, *, window_bytes: int = WI
     """Return the size in bytes of the sound batches of a `.log` file, up to the first corrupt or incomplete one.
 
     Zeros of a preallocated file and bytes torn by a crash come after that. A batch that is whole by its own checksum is
-    not torn: truncating it would lose data. Then this raises the error of the scan: UnsupportedMagicError for one of
-    magic 0 or 1, CorruptRecordError for one with an invalid header.
+    not torn: truncating it would lose data. Then this raises the error of the scan, CorruptRecordError for one with an
+    invalid header or unreadable compressed messages.
     """
     return sound_part(path, base_offset, window_bytes=window_bytes)[0]
 
@@ -297,11 +379,16 @@ def sound_part(path: Path, base_offset: int, *, window_bytes: int = WINDOW_BYTES
         for batches, table in iterate_segment(path, base_offset, window_bytes=window_bytes):
             length += len(batches)
             next_offset = int(table.last_offset[-1]) + 1
-    except (CorruptRecordError, UnsupportedMagicError) as error:
+    except CorruptRecordError as error:
         if is_whole_batch(path, error.position):
             raise
         return error.position, next_offset
     return length, next_offset
+
+
+def _begins_legacy(data: NDArray[np.uint8], position: int) -> bool:
+    """Return whether a message of magic 0 or 1 may begin at `position` of `data`, by its magic alone."""
+    return data.size - position >= MAGIC_END and data[position + MAGIC_END - 1] in LEGACY_MAGICS
 
 
 def as_array(window: memoryview | NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -340,8 +427,10 @@ def claimed_checksums(window: memoryview, table: BatchTable) -> NDArray[np.uint3
     """Return the CRC in the header of each batch in `table`; `window` holds the bytes of all of them."""
     if not len(table):
         return np.empty(0, np.uint32)
-    places = (table.position - table.position[0])[:, np.newaxis] + np.arange(MAGIC_END, CRC_END)
-    checksums: NDArray[np.uint32] = as_array(window)[places].view(">u4")[:, 0].astype(np.uint32)
+    data, begins = as_array(window), table.position - table.position[0]
+    crc_at = np.where(data[begins + MAGIC_END - 1] == MAGIC, MAGIC_END, LOG_OVERHEAD)
+    places = (begins + crc_at)[:, np.newaxis] + np.arange(CRC_END - MAGIC_END)
+    checksums: NDArray[np.uint32] = data[places].view(">u4")[:, 0].astype(np.uint32)
     return checksums
 
 
@@ -369,7 +458,7 @@ def is_whole_batch(path: Path, position: int) -> bool:
             return False
         end = position + LOG_OVERHEAD + int.from_bytes(head[8:LOG_OVERHEAD], "big", signed=True)
         magic = head[MAGIC_END - 1]
-        older = magic in (0, 1)
+        older = magic in LEGACY_MAGICS
         begin = position + (MAGIC_END - 1 if older else CRC_END)
         if not begin < end <= os.fstat(file.fileno()).st_size:
             return False

@@ -33,10 +33,11 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
 from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.kafka_log.files.small_files import sync_directory
-from tiered_storage.kafka_log.kernels.constants import LOG_OVERHEAD
+from tiered_storage.kafka_log.kernels.constants import LOG_OVERHEAD, MAGIC
 from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.producers.producer_snapshot import write_producer_snapshot
 from tiered_storage.kafka_log.producers.producer_snapshot_files import remove_snapshots
+from tiered_storage.kafka_log.records.batch_header import MAGIC_END
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.progress import OnMoved
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
@@ -162,8 +163,9 @@ def _rows_taken(segment: RestoredSegment, table: BatchTable) -> NDArray[np.intp]
 
 
 def _under_epoch(batches: memoryview, begins: NDArray[np.int64], leader_epoch: int) -> bytes:
-    """Return `batches`, which begin at `begins`, with `leader_epoch` in the place of their own."""
+    """Return `batches`, which begin at `begins`, with `leader_epoch` in the place of their own, if they have one."""
     content = np.frombuffer(bytearray(batches), np.uint8)
+    begins = begins[content[begins + MAGIC_END - 1] == MAGIC]
     places = begins[:, np.newaxis] + np.arange(LOG_OVERHEAD, LOG_OVERHEAD + _EPOCH_BYTES)
     content[places] = np.frombuffer(leader_epoch.to_bytes(_EPOCH_BYTES, "big"), np.uint8)
     return content.tobytes()

@@ -318,14 +318,14 @@ def magic(segment: OpenSegment) -> int | None:
 def first_timestamp(segment: OpenSegment) -> int | None:
     """Return the timestamp (ms) of the first record; None if there is none, or it has none or is broken.
 
-    A copy reports a broken or older first batch; for the window of a backfill it says nothing. Raises OSError.
+    For compressed messages of magic 1 it is their largest timestamp, which can only hold a backfill back. A copy
+    reports a broken first batch; for the window of a backfill it says nothing. Raises OSError.
     """
     # A plan alone needs none of these imports.
-    from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
     from tiered_storage.kafka_log.records.batch_header import NO_TIMESTAMP, TimestampType, read_batch_header
 
     head = segment.head()
-    if len(head) < BATCH_OVERHEAD or not any(head):
+    if not any(head):
         return None
     try:
         batch = read_batch_header(head, source=segment.name)

@@ -123,8 +123,8 @@ def feed_segments(
 
     Their checksums are not verified again. Raises CorruptRecordError if a batch is corrupt. With `report`, such a
     segment is reported instead, and of its producers only the transactions stay known that were open where it breaks:
-    they stay open, though one might have ended later. A segment of magic 0 or 1, which has no producers, is then read
-    up to its first such batch.
+    they stay open, though one might have ended later. A segment with an unknown magic is then read up to its
+    first such batch.
     """
     ends = [*(segment.base_offset for segment in segments), end_offset][1:]
     for segment, end in zip(segments, ends, strict=True):

@@ -37,7 +37,7 @@ def recover_epochs(epochs: LeaderEpochCache, log: LoadedLog, report: Report) -> 
 
 
 def _epochs_of(segments: Sequence[LogSegment]) -> list[EpochEntry]:
-    """Return where the epochs begin; a batch of magic 0 or 1, which knows none, hides the rest of its segment."""
+    """Return where the epochs begin; a batch of an unknown magic hides the rest of its segment."""
     found: list[EpochEntry] = []
     for segment, (first, following) in zip(segments, _first_batches(segments), strict=True):
         latest = found[-1].epoch if found else NO_LEADER_EPOCH

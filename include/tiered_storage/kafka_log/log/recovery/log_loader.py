@@ -95,7 +95,7 @@ def load_log(
     Up to `recovery_point` (exclusive) the log is durable; None: all but the last segment. `on_disk` must not be
     truncated. The caller forgets silent producers.
 
-    Raises UnsupportedMagicError for batches of an older format in the segments that are read, CorruptRecordError for a
+    Raises UnsupportedMagicError for batches of an unknown magic in the segments that are read, CorruptRecordError for a
     broken batch that was on the disk.
     """
     segments = list_segments(partition_directory)

@@ -62,7 +62,7 @@ def recover_segment(
     The caller cuts off the bytes after it, as a broker does after a crash. `producers` is the state at the segment's
     base offset, and afterwards at its end. `segment_end` (exclusive) is where the next segment begins.
 
-    Raises UnsupportedMagicError if the segment holds batches of magic 0 or 1. Raises CorruptRecordError if a batch
+    Raises UnsupportedMagicError if the segment holds batches of an unknown magic. Raises CorruptRecordError if a batch
     below `on_disk.until` is broken, which no crash explains; unless that is certain, only if a whole batch follows.
     Raises it too if an end marker with a right checksum cannot be read, or if a batch with a right checksum reaches
     beyond `segment_end`.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import TimestampType, check_crc, read_batch_header
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
+from tiered_storage.kafka_log.records.legacy_message import encode_messages
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch, encode_empty_batch, restamp_batch
 from unit.tiered_storage.kafka_log.dump.dumps import dumped, notes, problems, rows
@@ -175,7 +177,7 @@ def test_a_torn_end_is_named_after_all_that_is_whole(tmp_path: Path, kept: int) 
     ("at", "content", "reason"),
     [
         (8, b"\0\0\0\5", "batch length of 5 "),
-        (16, b"\1", "magic 1"),
+        (16, b"\3", "magic 3"),
         (0, b"\0" * 7 + b"\1", "starts at offset 1"),
         (57, b"\x7f\xff\xff\xff", "records in a range"),
     ],
@@ -284,3 +286,33 @@ def test_a_dump_of_a_long_log_does_not_depend_on_windows(tmp_path: Path) -> None
     shown = rows(dumped(path), RowKind.BATCH)
     assert [row["baseOffset"] for row in shown] == list(range(BASE, BASE + 300))
     assert all(row["isvalid"] for row in shown)
+
+
+@pytest.mark.parametrize("damage", ["checksum", "content", "offsets"])
+def test_a_damaged_message_is_shown_and_reported_and_the_next_one_follows(tmp_path: Path, damage: str) -> None:
+    first, broken, third = (
+        encode_messages([Record(BASE + at + i, TIME, b"k", b"v") for i in (0, 1)], 1, Compression.GZIP)
+        for at in (0, 2, 4)
+    )
+    changed = bytearray(broken)
+    if damage == "offsets":
+        changed[:8] = bytes(8)
+    else:
+        changed[-6] ^= 1
+    if damage != "checksum":
+        changed[12:16] = zlib.crc32(changed[16:]).to_bytes(4, "big")
+    events = dumped(a_log(tmp_path, first, bytes(changed), third), with_records=True)
+    shown = rows(events, RowKind.BATCH)
+    assert [row["isvalid"] for row in shown] == [True, damage != "checksum", True]
+    assert [row["position"] for row in shown] == [0, len(first), len(first) + len(changed)]
+    assert len(rows(events, RowKind.RECORD)) == 4
+    [(_, position, _)] = problems(events)
+    assert position == len(first)
+
+
+def test_a_message_out_of_place_ends_the_dump(tmp_path: Path) -> None:
+    first, early = (encode_messages([Record(offset, TIME, b"k", b"v")], 0) for offset in (BASE + 1, BASE))
+    events = dumped(a_log(tmp_path, first, early), with_records=True)
+    assert [row["lastOffset"] for row in rows(events, RowKind.BATCH)] == [BASE + 1]
+    [(_, position, reason)] = problems(events)
+    assert (position, "offsets rise" in reason) == (len(first), True)

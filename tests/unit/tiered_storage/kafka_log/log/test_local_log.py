@@ -37,6 +37,7 @@ from tiered_storage.kafka_log.records.record_batch import (
     read_records,
 )
 from tiered_storage.kafka_log.records.segment_scan import scan_segment
+from unit.tiered_storage.drawn_records import a_message_of_magic_1
 
 
 def base_offsets(log: LocalLog) -> list[int]:
@@ -238,7 +239,7 @@ def test_an_encoded_batch_that_is_not_whole_or_not_ours_to_keep_is_refused(tmp_p
     marker = encode_end_marker(
         EndTransactionMarker(ControlRecordType.COMMIT, 0, NOW), 0, producer_id=7, producer_epoch=0
     )
-    old = batch[:16] + b"\x01" + batch[17:]
+    old = a_message_of_magic_1(0)
     with create(tmp_path) as log:
         for refused, error, reason in (
             (batch[:-1], CorruptRecordError, "are given"),

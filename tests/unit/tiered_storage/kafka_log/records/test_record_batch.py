@@ -340,12 +340,12 @@ def test_a_wrong_checksum_is_let_pass_on_request() -> None:
         check_crc(batch)
 
 
-@pytest.mark.parametrize("magic", [0, 1, 3, -1])
+@pytest.mark.parametrize("magic", [3, -1])
 def test_an_unknown_magic_is_named(magic: int) -> None:
     batch = bytearray(BY_KAFKA[Compression.NONE])
     batch[16] = magic & 0xFF
 
-    with pytest.raises(UnsupportedMagicError, match=rf"magic {magic}.*magic 2\b"):
+    with pytest.raises(UnsupportedMagicError, match=rf"magic {magic}.*magic 0 to 2\b"):
         read_batch_header(batch, source_position=17)
 
 

@@ -235,9 +235,9 @@ def test_offsets_end_where_64_bits_still_hold_the_next_one() -> None:
             SegmentScanner("a segment", highest - 1).feed(memoryview(batch))
 
 
-@pytest.mark.parametrize("magic", [0, 1, 3])
+@pytest.mark.parametrize("magic", [3, 127])
 @pytest.mark.parametrize("size", [26, 60, 400])
-def test_another_magic_is_named_whatever_its_size(magic: int, size: int) -> None:
+def test_an_unknown_magic_is_named_whatever_its_size(magic: int, size: int) -> None:
     first = batches_of([1])[0]
     other = struct.pack(">qiIbb", 1, size - 12, 0, magic, 0) + bytes(size - 18)
 

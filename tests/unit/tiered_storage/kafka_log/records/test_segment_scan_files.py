@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import os
 import struct
+import tempfile
 import tracemalloc
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from support.records import batches_of
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log.kernels.machine_code import load_kernels
-from tiered_storage.kafka_log.records.record_batch import Compression
+from tiered_storage.kafka_log.records.batch_header import BatchHeader
+from tiered_storage.kafka_log.records.legacy_message import encode_messages, read_legacy_batch
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import Compression, encode_batch, iterate_batches
 from tiered_storage.kafka_log.records.segment_scan import (
     BatchTable,
+    SegmentScanner,
+    claimed_checksums,
     iterate_mapped_segment,
     iterate_segment,
     recover_valid_length,
@@ -131,11 +140,89 @@ def test_zeros_with_anything_after_them_are_damage(path: Path, tail: bytes) -> N
         list(iterate_segment(path, 100, may_be_preallocated=True))
 
 
-def test_batches_of_an_older_magic_are_never_taken_for_damage(path: Path) -> None:
-    path.write_bytes(batches_of([1], base_offset=100)[0] + a_message_of_magic_1(101))
+def test_a_batch_of_an_unknown_magic_is_never_taken_for_damage(path: Path) -> None:
+    later = bytearray(batches_of([1], base_offset=101)[0])
+    later[16] = 3
+    path.write_bytes(batches_of([1], base_offset=100)[0] + later)
 
-    with pytest.raises(UnsupportedMagicError, match="magic 1"):
+    with pytest.raises(UnsupportedMagicError, match="magic 3"):
         recover_valid_length(path, 100)
+
+
+def test_messages_of_an_older_magic_are_never_taken_for_damage(path: Path) -> None:
+    sound = batches_of([1], base_offset=100)[0] + a_message_of_magic_1(101)
+    path.write_bytes(sound + bytes(99))
+
+    assert recover_valid_length(path, 100) == len(sound)
+
+
+def test_compressed_messages_that_cannot_be_read_are_never_taken_for_damage(path: Path) -> None:
+    broken = bytearray(encode_messages([Record(100, 1, None, bytes(99))], 1, Compression.GZIP))
+    broken[-6] ^= 1
+    broken[12:16] = zlib.crc32(broken[16:]).to_bytes(4, "big")
+    path.write_bytes(broken)
+
+    with pytest.raises(CorruptRecordError, match="gzip"):
+        recover_valid_length(path, 100)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.sampled_from(list(Compression)[:4]), st.integers(1, 4))),
+    st.data(),
+)
+def test_segments_of_all_formats_are_scanned_by_windows_of_any_size(
+    runs: list[tuple[int, Compression, int]], data: st.DataObject
+) -> None:
+    content, headers, offset = b"", list[BatchHeader](), 100
+    for magic, codec, count in runs:
+        records = [Record(offset + i, 1000 - offset + i, b"key", b"value") for i in range(count)]
+        new = encode_batch(records, codec) if magic == 2 else encode_messages(records, magic, codec)
+        for header, batch in iterate_batches(new):
+            headers.append(header if magic == 2 else read_legacy_batch(batch).header)
+        content, offset = content + new, offset + count
+    window_bytes = data.draw(st.integers(1, 300))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "00000000000000000100.log"
+        path.write_bytes(content)
+        mapped = [table for _, table in iterate_mapped_segment(path, 100, window_bytes=window_bytes)]
+        read = scan_segment(path, 100, window_bytes=window_bytes)
+    for table in (BatchTable.concatenate(mapped), read):
+        assert table.base_offset.tolist() == [header.base_offset for header in headers]
+        assert table.last_offset.tolist() == [header.last_offset for header in headers]
+        assert table.max_timestamp.tolist() == [header.max_timestamp for header in headers]
+        assert table.base_timestamp.tolist() == [header.base_timestamp for header in headers]
+        assert table.attributes.tolist() == [header.attributes for header in headers]
+        assert table.record_count.tolist() == [header.record_count for header in headers]
+        assert table.position.tolist() == (table.size.cumsum() - table.size).tolist()
+        assert int(table.size.sum()) == len(content)
+
+
+@pytest.mark.parametrize("verify_crc", [True, False])
+def test_the_checksum_of_a_message_is_always_compared(path: Path, verify_crc: bool) -> None:
+    sound, broken = a_message_of_magic_1(100), bytearray(a_message_of_magic_1(101))
+    broken[-1] ^= 1
+    path.write_bytes(sound + broken)
+
+    with pytest.raises(CorruptRecordError, match="CRC-32") as caught:
+        scan_segment(path, 100, verify_crc=verify_crc)
+    assert caught.value.position == len(sound)
+
+
+@pytest.mark.parametrize(("offset", "reason"), [(100, "offsets rise"), (99, "offsets rise"), (1 << 33, "too far")])
+def test_a_message_out_of_place_is_named(path: Path, offset: int, reason: str) -> None:
+    path.write_bytes(a_message_of_magic_1(100) + a_message_of_magic_1(offset))
+
+    with pytest.raises(CorruptRecordError, match=reason) as caught:
+        scan_segment(path, 100)
+    assert caught.value.position == len(a_message_of_magic_1(100))
+
+
+def test_checksums_are_those_that_headers_of_any_magic_have() -> None:
+    content = a_message_of_magic_1(100) + batches_of([1], base_offset=101)[0]
+    window = memoryview(content)
+    table, _ = SegmentScanner("a segment", 100).feed(window)
+
+    assert claimed_checksums(window, table).tolist() == [header.crc for header, _ in iterate_batches(content)]
 
 
 @pytest.mark.parametrize("kept", range(60))

@@ -10,9 +10,6 @@ import pytest
 from support.files import files_in
 from support.local_logs import NOW, TOPIC_ID, create, read_all, records
 from support.transactions import ABORT, data
-from tiered_storage.errors import (
-    UnsupportedMagicError,
-)
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
@@ -148,8 +145,8 @@ def test_batches_of_an_older_format_are_no_damage_to_be_cut_off(tmp_path: Path) 
     content = a_message_of_magic_1(0)
     path.write_bytes(content)
 
-    with pytest.raises(UnsupportedMagicError):
-        LocalLog.open(log.directory)
+    with LocalLog.open(log.directory) as reopened:
+        assert (reopened.truncated_bytes, reopened.log_end_offset) == (0, 1)
 
     assert path.stat().st_size == len(content)
 
