@@ -17,7 +17,6 @@ from servers.real_kafka import RealKafka
 from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeIndexCheck
 from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.kafka_log.kernels.constants import MAGIC
 from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.kafka_log.records.batch_header import BatchHeader, read_batch_header
 from tiered_storage.kafka_log.records.record_batch import read_records
@@ -28,7 +27,7 @@ from tiered_storage.remote_log.source.partition_log import (
     SegmentLocation,
     name_of,
 )
-from tiered_storage.remote_log.source.segment_source import OpenSegment, first_timestamp, magic
+from tiered_storage.remote_log.source.segment_source import OpenSegment, first_timestamp
 
 
 @contextmanager
@@ -187,7 +186,6 @@ def test_indexes_agree_with_the_batches(site: SourceUnderTest) -> None:
 def test_a_segment_begins_with_its_first_batch(site: SourceUnderTest) -> None:
     for segment in opened(site):
         [first] = [bytes(window) for window, _ in segment.windows(window_bytes=1)][:1]
-        assert magic(segment) == MAGIC
         assert first_timestamp(segment) == next(iter(read_records(first))).timestamp
 
 

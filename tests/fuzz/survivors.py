@@ -12,6 +12,7 @@ from support.transactions import next_offset
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.records.legacy_message import read_true_header
 from tiered_storage.kafka_log.records.record_batch import read_batch_header
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -45,7 +46,7 @@ def survey(content: bytes, base_offset: int, segment_end: int | None = None) -> 
         last = _last_offset(rest, base_offset, next_offset)
         if last is None or (segment_end is not None and last >= segment_end):
             return Survey(content[:position], next_offset, False, False, is_refused=True, has_control=has_control)
-        has_control |= bool(rest[_CRC_END + 1] & 0x20)
+        has_control |= rest[_MAGIC_AT] == 2 and bool(rest[_CRC_END + 1] & 0x20)
         next_offset = last + 1
         position += _size(rest)
     rest = content[position:]
@@ -127,6 +128,8 @@ def _is_whole(rest: bytes) -> bool:
 
 def _last_offset(rest: bytes, base_offset: int, next_offset: int) -> int | None:
     """Return the last offset of a whole batch, None where nobody can follow its header."""
+    if rest[_MAGIC_AT] in (0, 1):
+        return _last_of_messages(rest[: _size(rest)], base_offset, next_offset)
     if _size(rest) < _OVERHEAD:
         return None
     first, _, _, magic, _, attributes, delta, _, _, _, _, _, count = _HEADER.unpack_from(rest)
@@ -136,6 +139,15 @@ def _last_offset(rest: bytes, base_offset: int, next_offset: int) -> int | None:
     if first < next_offset or last > _HIGHEST_OFFSET or last - base_offset > _MOST_ABOVE_BASE:
         return None
     return last
+
+
+def _last_of_messages(message: bytes, base_offset: int, next_offset: int) -> int | None:
+    try:
+        header = read_true_header(message)
+    except CorruptRecordError:
+        return None
+    is_in_place = next_offset <= header.base_offset and header.last_offset - base_offset <= _MOST_ABOVE_BASE
+    return header.last_offset if is_in_place else None
 
 
 def segment_content(log: LocalLog, base: int, end: int) -> bytes:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from golden.older_formats import FORMATS, OLDER_CODECS
+from golden.topics import golden_records
 from integration.stored_segments import ensure_as_stored, read
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
@@ -17,6 +20,8 @@ from support.kafka_clients import CODECS, RealKafkaClient, send
 from support.live_sites import LONG, SEGMENT_BYTES, LiveSite, finished
 from support.records import varied_records
 from support.waiting import wait_for
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
+from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.read_values import Isolation
 
 SMALL_SEGMENTS = {"segment.bytes": str(SEGMENT_BYTES)}
@@ -82,6 +87,28 @@ def test_every_codec_and_transactions_are_copied_read_and_trimmed(kafka: RealKaf
     assert trim.exit_code == 0, trim.err
     assert {row["new_local_start"] for row in trim.rows if row["partition"] == f"{topic}-0"} == {end + 1}
     assert read(site, Isolation.READ_COMMITTED) == committed
+
+
+@pytest.mark.parametrize("kafka", ["2.8.2"], indirect=True)
+def test_older_message_formats_are_copied_by_fetch_and_read(kafka: RealKafka, tmp_path: Path) -> None:
+    client, topics = kafka.client, {f"v{magic}-{codec}": magic for magic in (0, 1) for codec in OLDER_CODECS}
+    site = LiveSite(kafka, tmp_path, tuple(topics))
+    for topic, magic in topics.items():
+        codec = topic.partition("-")[2].replace("none", "uncompressed")
+        config = {"segment.bytes": "2000", "message.format.version": FORMATS[magic], "compression.type": codec}
+        client.create_topic(topic, 1, config | LONG)
+        records = [replace(record, headers=()) for record in golden_records(300, seed=magic)]
+        client.produce(topic, records, batch_num_messages=6)
+    while site.copied():
+        pass
+
+    with site.open() as remote_log, BlockingLogReader(RemoteLogReader(remote_log.context, remote_only=True)) as reader:
+        for topic in topics:
+            partition = remote_log.find_partition(topic, 0)
+            *_, last = remote_log.context.segments.list_remote_log_segments(partition)
+            expected = [record for record in client.consume_all(topic) if record.offset <= last.end_offset]
+            assert list(reader.records(partition, 0)) == expected
+    site.audited()
 
 
 def is_created(client: RealKafkaClient, topic: str) -> bool:

@@ -24,7 +24,7 @@ from tiered_storage.kafka_log.records.batch_header import (
     read_whole_header,
 )
 from tiered_storage.kafka_log.records.control_record import EndTransactionMarker, read_end_marker
-from tiered_storage.kafka_log.records.legacy_message import read_legacy_batch
+from tiered_storage.kafka_log.records.legacy_message import read_true_header
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import correct_max_timestamp, restamp_batch
 
@@ -87,8 +87,7 @@ def split_batches(content: bytes, next_offset: int, leader_epoch: int | None, pa
         batch = memoryview(content)[at : at + header.size]
         check_crc(batch, source=SOURCE, source_position=at)
         if header.magic in LEGACY_MAGICS:
-            # Only the contents show its first offset.
-            header = read_legacy_batch(batch, source=SOURCE, source_position=at).header
+            header = read_true_header(batch, source=SOURCE, source_position=at)
         if header.base_offset < next_offset:
             raise UnexpectedAppendOffsetError(
                 f"{partition}: a batch begins at offset {header.base_offset}, the log continues at {next_offset}: "

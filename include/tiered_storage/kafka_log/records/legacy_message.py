@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
 from tiered_storage.kafka_log.kernels.constants import APPEND_TIME_BIT, CODEC_BITS, LOG_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import (
+    LEGACY_MAGICS,
     NO_TIMESTAMP,
     BatchHeader,
     Buffer,
@@ -143,6 +144,17 @@ def read_legacy_batch(
         ),
         messages,
     )
+
+
+def read_true_header(batch: Buffer, *, source: str = "<memory>", source_position: int = 0) -> BatchHeader:
+    """Return the header of the one whole batch in `batch`; for compressed messages with what only the inside shows.
+
+    Their checksum is not verified. Raises as read_legacy_batch does.
+    """
+    header = read_batch_header(batch, source=source, source_position=source_position)
+    if header.magic not in LEGACY_MAGICS or header.compression is Compression.NONE:
+        return header
+    return read_legacy_batch(batch, source=source, source_position=source_position, verify_crc=False).header
 
 
 def _read_message(data: bytes, position: int, end: int) -> LegacyMessage:

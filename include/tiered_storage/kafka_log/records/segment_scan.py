@@ -49,8 +49,7 @@ from tiered_storage.kafka_log.records.batch_header import (
     read_batch_header,
 )
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.kafka_log.records.compression import Compression
-from tiered_storage.kafka_log.records.legacy_message import read_legacy_batch
+from tiered_storage.kafka_log.records.legacy_message import read_true_header
 from tiered_storage.regular_files import open_regular, open_unbuffered
 
 __all__ = [
@@ -191,11 +190,8 @@ class SegmentScanner:
         return headers, next_offset
 
     def _legacy_header(self, message: memoryview, position: int) -> BatchHeader:
-        header = read_batch_header(message, source=self._source, source_position=position)
         check_crc(message, source=self._source, source_position=position)
-        if header.compression is Compression.NONE:
-            return header
-        return read_legacy_batch(message, source=self._source, source_position=position, verify_crc=False).header
+        return read_true_header(message, source=self._source, source_position=position)
 
     def _read_headers(self, data: NDArray[np.uint8], position: int, next_offset: int) -> tuple[BatchTable, int, int]:
         """Return the table of the sound batches at the beginning of `data`, their size, and what ends them.

@@ -6,7 +6,6 @@ Planning changes nothing: the plan IS the dry run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -16,7 +15,6 @@ from tiered_storage.errors import (
     InvalidLogDirectoryError,
     RemoteMetadataError,
     TieredStorageError,
-    UnsupportedMagicError,
     UnsupportedTopicError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -39,14 +37,12 @@ from tiered_storage.remote_log.source.partition_log import (
     UnsegmentedLog,
     name_of,
 )
-from tiered_storage.remote_log.source.segment_source import first_timestamp, is_indexed_since, magic
+from tiered_storage.remote_log.source.segment_source import first_timestamp, is_indexed_since
 from tiered_storage.remote_log.tiering_policy import Decisions, TieringPolicy
 from tiered_storage.settings.topics import TopicSettings
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.context import RemoteLogContext
-
-_OLDER_MAGICS = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +228,7 @@ class _Looking:
             and coverage.lacks(segment.base_offset, end_offset, log_start)
         ]
         waiting = 0 if selection.now is None else _waiting_for_lag(missing_locals, log, topic, selection.now)
-        copyable, uncopyable = _cut_at_uncopyable(
+        copyable, uncopyable = _cut_at_unreadable(
             missing_locals[: len(missing_locals) - waiting], selection.max_segments
         )
 
@@ -319,39 +315,20 @@ def _has_lagged(segment: LocalSegment, bytes_after: int, topic: TopicSettings, n
     return lag_ms > 0 and not is_indexed_since(open_segment(segment.location), now - lag_ms + 1)
 
 
-def _cut_at_uncopyable(
+def _cut_at_unreadable(
     due: Sequence[tuple[LocalSegment, int]], limit: int | None
 ) -> tuple[Sequence[tuple[LocalSegment, int]], TieredStorageError | None]:
-    """Return those of `due`, at most `limit`, before the first that cannot be copied, and why that one cannot.
+    """Return those of `due`, at most `limit`, before the first that cannot be read, and why that one cannot.
 
     Segments after it wait, since readers must find no gap.
     """
     for at, (segment, _) in enumerate(due[:limit]):
         try:
-            if magic(open_segment(segment.location)) in _OLDER_MAGICS:
-                return due[:at], _older_format(due[at:])
+            open_segment(segment.location).head()
         except OSError as error:
             reason = f"{segment.location} cannot be read: {error}: give this user the right to, or look at the disk"
             return due[:at], InvalidLogDirectoryError(reason + _waiting(len(due) - at - 1, "it"))
     return due, None
-
-
-def _older_format(due: Sequence[tuple[LocalSegment, int]]) -> UnsupportedMagicError:
-    """Return the error for the segments at the start of `due` with a record format before v2."""
-    (first, end_offset), count = due[0], 1
-    with suppress(OSError):
-        for segment, segment_end in due[1:]:
-            if magic(open_segment(segment.location)) not in _OLDER_MAGICS:
-                break
-            end_offset, count = segment_end, count + 1
-    waiting = _waiting(len(due) - count, "them")
-    return UnsupportedMagicError(
-        first.location,
-        0,
-        f"offsets {first.base_offset} to {end_offset} ({count} closed segments) begin in record format v0 or v1, which "
-        f"is not copied{waiting}. Let the broker's retention take these offsets, or "
-        f"kafka-delete-records those before {end_offset + 1}; or disable the topic",
-    )
 
 
 def _waiting(count: int, what: str) -> str:

@@ -33,7 +33,7 @@ from tiered_storage.kafka_log.files.directory_lock import DirectoryLock, ensure_
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, parse_producer_snapshot
-from tiered_storage.kafka_log.records.batch_header import read_batch_header
+from tiered_storage.kafka_log.records.batch_header import LEAST_BATCH_BYTES, read_batch_header
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
@@ -297,7 +297,7 @@ def _ensure_same_topic(
         return
     if found.error is not None:
         raise found.error.as_exception()
-    if len(found.records) < BATCH_OVERHEAD:
+    if len(found.records) < LEAST_BATCH_BYTES:
         raise SourceClusterError(f"{partition}: the leader sent no batch at offset {offset}: the next run asks again")
     ours = read_batch_header(found.records[:BATCH_OVERHEAD], source=str(partition))
     with suppress(RemoteObjectNotFoundError, EncryptionKeyError, CorruptLogError, RemoteObjectCorruptError):

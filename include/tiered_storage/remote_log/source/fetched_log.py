@@ -26,12 +26,12 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import CorruptRecordError, MalformedAnswerError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
-from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, encode_producer_snapshot
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
-from tiered_storage.kafka_log.records.batch_header import read_batch_header
+from tiered_storage.kafka_log.records.batch_header import read_whole_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.legacy_message import read_true_header
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchedPartition, FetchLimits, FetchPosition, IsolationLevel
@@ -297,8 +297,9 @@ class _Question:
             return BatchTable.allocate(0)
         name = str(self.place.partition)
         batches = BatchTable.allocate(0)
-        if len(records) >= BATCH_OVERHEAD:
-            first = read_batch_header(records[:BATCH_OVERHEAD], source=name).base_offset
+        header = read_whole_header(records, source=name)
+        if header is not None:
+            first = read_true_header(records[: header.size], source=name).base_offset
             if not self.is_first and first < self.offset:
                 raise UnexpectedAppendOffsetError(
                     f"{name}: a broker was asked for batches from offset {self.offset} on, and sent one that "

@@ -307,14 +307,6 @@ def largest_timestamp(segment: OpenSegment, below: int | None = None) -> int:
     return largest
 
 
-def magic(segment: OpenSegment) -> int | None:
-    """Return the magic of the first batch; None if there is none. Raises OSError."""
-    from tiered_storage.kafka_log.records.batch_header import MAGIC_END
-
-    head = segment.head()[:MAGIC_END]
-    return head[-1] if len(head) == MAGIC_END and any(head) else None
-
-
 def first_timestamp(segment: OpenSegment) -> int | None:
     """Return the timestamp (ms) of the first record; None if there is none, or it has none or is broken.
 

@@ -195,7 +195,7 @@ def corrupt_cut_between(segment: LogSegment) -> None:
 
 def corrupt_magic(segment: LogSegment) -> None:
     first, second = batches_in(segment.log_path)
-    rewrite_segment(segment.log_path, [first, second[:16] + b"\1" + second[17:]])
+    rewrite_segment(segment.log_path, [first, second[:16] + b"\3" + second[17:]])
 
 
 def corrupt_empty(segment: LogSegment) -> None:
@@ -224,7 +224,7 @@ def corrupt_neighbours(segment: LogSegment) -> None:
         (corrupt_flip, "CorruptRecordError", f"at byte {BATCH_BYTES}: the batch's CRC-32C"),
         (corrupt_cut_inside, "CorruptRecordError", f"at byte {BATCH_BYTES}: truncated"),
         (corrupt_cut_between, "CorruptRecordError", "offset 14, but the next segment begins at 20"),
-        (corrupt_magic, "UnsupportedMagicError", f"at byte {BATCH_BYTES}: the batch has magic 1"),
+        (corrupt_magic, "UnsupportedMagicError", f"at byte {BATCH_BYTES}: the batch has magic 3"),
         (corrupt_empty, "CorruptRecordError", "next segment begins at 20"),
         (corrupt_repeat, "CorruptRecordError", f"at byte {BATCH_BYTES}: the batch starts at offset 10"),
         (corrupt_swap, "CorruptRecordError", f"at byte {BATCH_BYTES}: the batch starts at offset 10"),

@@ -1,4 +1,4 @@
-"""Which topics and segments a plan leaves out, and how it names them: not enabled, unreadable, older, without an id."""
+"""Which topics and segments a plan leaves out, and how it names them: not enabled, unreadable, without an id."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import ConfigurationError, LogDirectoryLockedError
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
-from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
+from tiered_storage.kafka_log.files.offset_checkpoint import write_offset_checkpoint
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, TransientFinding
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
-from unit.tiered_storage.drawn_records import a_message_of_magic_1
 from unit.tiered_storage.remote_log.copy.copy_plans import ENABLED, due
 
 TOO_LONG = "t" * 233
@@ -179,49 +178,6 @@ def test_a_finding_names_its_partition_once() -> None:
         )
     ]
     assert said == ["orders-0: it is locked", "orders-0: it is locked", "it is locked"]
-
-
-def test_segments_of_an_older_record_format_are_named_and_what_follows_them_waits(tmp_path: Path) -> None:
-    files = a_remote_log(tmp_path, {("orders", 0): 4, ("orders", 1): 1})
-    for segment in files.local_segments()[:2]:
-        message = a_message_of_magic_1(segment.base_offset)
-        segment.log_path.write_bytes(message)
-
-    for command in ("plan", "copy"):
-        ended = run_on(files, command)
-
-        said = " ".join((ended.out + ended.err).split())
-        assert ended.exit_code == 1
-        assert mentions(said, "offsets 0 to 19", "2 closed segments", "v0 or v1")
-        assert "2 closed segments after" in said
-        assert "kafka-delete-records those before 20" in said
-    with files.open() as remote_log:
-        plan = remote_log.plan_copy()
-        assert plan.segments == ()
-        assert [finding.partition for finding in plan.unreadable] == ["orders-0"]
-        assert ranges(segments_of(remote_log, partition_of("orders", 1))) == [(0, 9)]
-
-    # The broker deletes them on request.
-    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 20})
-    with files.open() as remote_log:
-        assert copy(remote_log).is_whole
-        assert ranges(segments_of(remote_log)) == [(20, 29), (30, 39)]
-
-
-def test_a_segment_of_an_older_format_after_others_is_named_by_the_plan(tmp_path: Path) -> None:
-    files = a_remote_log(tmp_path, {("orders", 0): 4})
-    older = files.local_segments()[1]
-    older.log_path.write_bytes(a_message_of_magic_1(older.base_offset))
-
-    for command in ("plan", "copy"):
-        ended = run_on(files, command)
-
-        said = " ".join((ended.out + ended.err).split())
-        assert ended.exit_code == 1
-        assert mentions(said, "offsets 10 to 19", "1 closed segments", "v0 or v1")
-        assert "2 closed segments after" in said
-    with files.open() as remote_log:
-        assert ranges(segments_of(remote_log)) == [(0, 9)]
 
 
 def test_a_closed_log_that_may_not_be_read_is_named_by_the_plan(

@@ -33,6 +33,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from tiered_storage.kafka_log.files.partition_metadata import write_topic_id
+from tiered_storage.kafka_log.records.legacy_message import encode_messages
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import TimestampType, encode_batch
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -326,9 +327,11 @@ def test_a_lineage_that_is_not_kept_is_read_from_the_batches(tmp_path: Path, che
         (b"", None),
         (bytes(100), None),
         (encode_batch([record(20)])[:40], None),
-        (b"\0" * 8 + struct.pack(">iiB", 60, 0, 1) + bytes(60), None),
+        (b"\0" * 8 + struct.pack(">iiB", 60, 0, 3) + bytes(60), None),
+        (encode_messages([Record(20, NOW + 5, None, b"")], 1), NOW + 5),
+        (encode_messages([Record(20, NOW + 5, None, b"")], 0), None),
     ],
-    ids=["create time", "log append time", "no timestamp", "empty", "preallocated", "torn", "magic 1"],
+    ids=["create time", "log append time", "no timestamp", "empty", "preallocated", "torn", "magic 3", "v1", "v0"],
 )
 def test_a_segment_begins_with_its_first_records_timestamp(tmp_path: Path, batch: bytes, expected: int | None) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 2})
