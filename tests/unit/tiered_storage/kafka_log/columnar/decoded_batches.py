@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,14 @@ from support.records import Row, rows_of
 from tiered_storage.kafka_log.columnar.decoder import EVERYTHING, STRICT, Checks, ColumnDecoder, RecordRange
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.kernels.constants import INT32_MAX
-from tiered_storage.kafka_log.records.record_batch import Compression, TimestampType, encode_batch, read_batch_header
+from tiered_storage.kafka_log.records.legacy_message import encode_messages, read_true_header
+from tiered_storage.kafka_log.records.record_batch import (
+    Compression,
+    TimestampType,
+    encode_batch,
+    iterate_batches,
+    read_batch_header,
+)
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from unit.tiered_storage.drawn_records import record_lists
 
@@ -45,6 +53,26 @@ def segments(draw: st.DrawFn, codecs: Sequence[Compression] = tuple(Compression)
     return batches
 
 
+@st.composite
+def mixed_segments(draw: st.DrawFn) -> list[bytes]:
+    """The same with messages of magic 0 and 1 among the batches, stamped or not."""
+    offset, mixed = 0, list[bytes]()
+    for batch in draw(segments()):
+        for _ in range(draw(st.integers(0, 2))):
+            drawn = draw(record_lists(max_size=6, offset=offset, max_step=300))
+            records = [replace(record, headers=()) for record in drawn]
+            magic, codec = draw(st.sampled_from([0, 1])), draw(st.sampled_from(list(Compression)[:4]))
+            append_time = draw(st.none() | st.integers(-1, 1 << 62)) if magic else None
+            messages = encode_messages(records, magic, codec, append_time=append_time)
+            mixed += [bytes(message) for _, message in iterate_batches(messages)]
+            offset = records[-1].offset + 1
+        moved = bytearray(batch)
+        moved[:8] = offset.to_bytes(8, "big")
+        mixed.append(bytes(moved))
+        offset = read_batch_header(moved).next_offset
+    return mixed
+
+
 def record_batches(
     batches: list[bytes],
     columns: list[str] | None = None,
@@ -58,7 +86,7 @@ def record_batches(
     source = "orders-0/00000000000000000000.log"
     decoder = ColumnDecoder(source, columns, within, checks, chunk_bytes=chunk_bytes, value_views=value_views)
     window = memoryview(b"".join(batches))
-    first = read_batch_header(batches[0]).base_offset
+    first = read_true_header(batches[0]).base_offset
     table, consumed = SegmentScanner("a segment", first, verify_crc=False).feed(window)
     assert consumed == len(window)
     return decoder.decode(window, table)
