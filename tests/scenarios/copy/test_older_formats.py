@@ -10,10 +10,16 @@ import pyarrow as pa
 import pytest
 
 from golden.older_formats import OLDER_LOGS, TOPICS
+from golden.topics import FIRST_TIMESTAMP
 from support.command_line import run_on
+from support.local_logs import read_all
 from support.plain_reader import PlainReader
-from support.remote_logs import ENABLED, RemoteLogFiles, a_remote_log, copy, segments_of
+from support.remote_logs import ENABLED, RemoteLogFiles, a_remote_log, copy, local_log, segments_of
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry
 from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -128,3 +134,33 @@ def test_a_lost_topic_is_restored_byte_for_byte(topic: str, tmp_path: Path) -> N
     assert [segment.log_path.read_bytes() for segment in ours][: len(theirs)] == [
         segment.log_path.read_bytes() for segment in theirs
     ]
+
+
+def test_a_topic_that_was_created_again_takes_the_messages_as_they_are(tmp_path: Path) -> None:
+    files, target = copied(tmp_path / "site", ["mixed"]), tmp_path / "target"
+    with LogDirectoryWriter.create(target, "another-cluster", clock=lambda: FIRST_TIMESTAMP) as writer:
+        writer.create_log("mixed", 0, random_uuid())
+    restored = run_on(files, "restore", "mixed", "--to-directory", target, "--json", "--validation", "records")
+    assert restored.exit_code == 0, restored.err
+
+    # Messages have no leader epoch: the new lineage does not cover them.
+    again = a_remote_log(tmp_path / "again", {}, topics={"mixed": ENABLED})
+    shutil.rmtree(again.log_directory)
+    shutil.copytree(target, again.log_directory)
+    with again.open() as remote_log:
+        report = copy(remote_log)
+        assert report.is_whole, report
+        assert [segment.leader_epochs for segment in segments_of(remote_log, partition_in(remote_log, "mixed"))] == [()]
+    with LocalLog.open(target / "mixed-0", clock=lambda: FIRST_TIMESTAMP) as log:
+        assert read_all(log) == consumed("mixed", 89)
+
+
+def test_without_a_checkpoint_the_lineage_begins_after_the_last_message_of_an_older_format(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {}, topics={"mixed": ENABLED})
+    shutil.rmtree(files.log_directory)
+    shutil.copytree(OLDER_LOGS.log_dir, files.log_directory)
+    (files.log_directory / "mixed-0" / LEADER_EPOCH_CHECKPOINT).unlink()
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        partition = partition_in(remote_log, "mixed")
+        assert local_log(remote_log, partition).leader_epochs == (EpochEntry(0, 120),)

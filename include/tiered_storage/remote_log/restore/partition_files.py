@@ -79,7 +79,9 @@ class PartitionWriter:
     def _write_state(self, partition: RestoredPartition, directory: Path) -> None:
         epochs = partition.lineage
         if self.is_new_incarnation:
-            epochs = (EpochEntry(FIRST_EPOCH, partition.log_start_offset),) if partition.segments else ()
+            # Messages of magic 0 and 1 have no leader epoch: they lie below the lineage.
+            starts = [entry.start_offset for entry in epochs[:1]] if partition.segments else []
+            epochs = tuple(EpochEntry(FIRST_EPOCH, max(start, partition.log_start_offset)) for start in starts)
             # Until here some were needed to build the indexes of truncated segments.
             remove_snapshots(directory, partition.log_end_offset, partition.log_end_offset)
             write_producer_snapshot(producer_snapshot_path(directory, partition.log_end_offset))

@@ -356,16 +356,20 @@ def _lineage(partition_directory: Path, files: Sequence[LogSegment]) -> tuple[Ep
     return tuple(_lineage_of_batches(files))
 
 
-def _lineage_of_batches(files: Sequence[LogSegment]) -> Iterator[EpochEntry]:
+def _lineage_of_batches(files: Sequence[LogSegment]) -> list[EpochEntry]:
+    """Return the epochs of the batches. As in a broker, one without an epoch ends the lineage before it."""
+    from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH
     from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
-    latest = -1
+    found: list[EpochEntry] = []
     for file in files:
         for _, table in iterate_segment(file.log_path, file.base_offset, verify_crc=False):
             for epoch, offset in zip(table.partition_leader_epoch.tolist(), table.base_offset.tolist(), strict=True):
-                if epoch > latest:
-                    latest = epoch
-                    yield EpochEntry(epoch, offset)
+                if epoch == NO_LEADER_EPOCH:
+                    found.clear()
+                elif not found or epoch > found[-1].epoch:
+                    found.append(EpochEntry(epoch, offset))
+    return found
 
 
 def _compacted(root: Path) -> frozenset[str]:

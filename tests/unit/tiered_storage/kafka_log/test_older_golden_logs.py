@@ -16,6 +16,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.records.batch_header import BatchHeader, TimestampType
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.legacy_message import read_legacy_batch
@@ -101,3 +102,12 @@ def headers_of(segment: LogSegment) -> list[BatchHeader]:
     return [
         read_legacy_batch(batch).header if header.magic < 2 else header for header, batch in checks.batches(segment)
     ]
+
+
+@pytest.mark.parametrize("topic", [f"v{magic}-{codec}" for magic in (0, 1) for codec in OLDER_CODECS[1:]])
+def test_rebuilt_indexes_of_compressed_messages_equal_the_brokers(topic: str) -> None:
+    """It appends a wrapper at once; of messages that are not compressed it indexes a whole produce request at once."""
+    for segment in list_segments(OLDER_LOGS.partition(topic)):
+        built = rebuild_indexes(segment, index_interval_bytes=INDEX_INTERVAL_BYTES)
+        assert built.offset_index == segment.offset_index_path.read_bytes()
+        assert built.time_index == segment.time_index_path.read_bytes()
