@@ -17,13 +17,20 @@ from tiered_storage.errors import (
     CorruptRecordError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
-    UnsupportedMagicError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD, MAGIC
-from tiered_storage.kafka_log.records.batch_header import MAGIC_END, BatchHeader, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import (
+    LEAST_BATCH_BYTES,
+    LEGACY_MAGICS,
+    MAGIC_END,
+    BatchHeader,
+    check_crc,
+    read_batch_header,
+)
 from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.legacy_message import read_true_header
 from tiered_storage.kafka_log.records.segment_scan import claimed_checksums
 from tiered_storage.remote_log.copy.tasks import PlannedSegment
 from tiered_storage.remote_log.lineage import valid_end, whole_lineage
@@ -174,7 +181,7 @@ def sound_batches(segment: RemoteLogSegmentMetadata, size: int, read: ReadRange)
     position, next_offset = 0, segment.start_offset
     found: list[BatchHeader] = []
     try:
-        while position + BATCH_OVERHEAD <= size:
+        while position + LEAST_BATCH_BYTES <= size:
             header = window.sound_batch(position, next_offset, segment.end_offset)
             if header is None:
                 position = window.next_candidate(position + 1, next_offset, segment.end_offset)
@@ -209,14 +216,21 @@ class _Window:
 
     def sound_batch(self, position: int, next_offset: int, last_offset: int) -> BatchHeader | None:
         """Return the header of the batch at `position`; None unless it is sound and its offsets are in that range."""
-        self._hold(position, BATCH_OVERHEAD)
+        self._hold(position, min(BATCH_OVERHEAD, self.size - position))
         try:
             header = read_batch_header(self.content, position - self.start)
-        except (CorruptRecordError, UnsupportedMagicError):
+            if position + header.size > self.size:
+                return None
+            if header.magic in LEGACY_MAGICS:
+                message = self.read(position, header.size)
+                check_crc(message)
+                header = read_true_header(message)
+        except CorruptRecordError:
             return None
-        is_in_range = next_offset <= header.base_offset and header.last_offset <= last_offset
-        if not is_in_range or position + header.size > self.size:
+        if not (next_offset <= header.base_offset and header.last_offset <= last_offset):
             return None
+        if header.magic in LEGACY_MAGICS:
+            return header
         return header if self._checksum(position + CRC_END, position + header.size) == header.crc else None
 
     def next_candidate(self, position: int, next_offset: int, last_offset: int) -> int:
@@ -224,16 +238,16 @@ class _Window:
 
         A batch begins with an offset from `next_offset` to `last_offset`.
         """
-        if position + BATCH_OVERHEAD > self.size:
+        if position + LEAST_BATCH_BYTES > self.size:
             return self.size
-        self._hold(position, BATCH_OVERHEAD)
+        self._hold(position, min(BATCH_OVERHEAD, self.size - position))
         data = np.frombuffer(self.content, np.uint8)[position - self.start :]
         heads = np.lib.stride_tricks.sliding_window_view(data, MAGIC_END)
-        magic = np.flatnonzero(heads[:, MAGIC_END - 1] == MAGIC)
+        magic = np.flatnonzero(heads[:, MAGIC_END - 1] <= MAGIC)
         offsets = heads[magic, :8].copy().view(">i8")[:, 0]
         magic = magic[(next_offset <= offsets) & (offsets <= last_offset)]
         lengths = heads[magic, 8:LOG_OVERHEAD].copy().view(">i4")[:, 0].astype(np.int64)
-        fits = (lengths >= BATCH_OVERHEAD - LOG_OVERHEAD) & (position + magic + LOG_OVERHEAD + lengths <= self.size)
+        fits = (lengths >= LEAST_BATCH_BYTES - LOG_OVERHEAD) & (position + magic + LOG_OVERHEAD + lengths <= self.size)
         candidates = magic[fits]
         return position + int(candidates[0]) if candidates.size else position + len(heads)
 

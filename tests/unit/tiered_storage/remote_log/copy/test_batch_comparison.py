@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from support.remote_logs import BATCH_BYTES, ORDERS_0, records
 from tiered_storage.errors import RemoteObjectCorruptError
-from tiered_storage.kafka_log.records.record_batch import encode_batch
+from tiered_storage.kafka_log.records.compression import Compression
+from tiered_storage.kafka_log.records.legacy_message import encode_messages, read_true_header
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch, iterate_batches
 from tiered_storage.remote_log.copy import batch_comparison
 from tiered_storage.remote_log.copy.batch_comparison import sound_batches
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
@@ -54,3 +57,36 @@ def test_broken_batches_are_left_out(
 @given(st.integers(0, len(CONTENT)))
 def test_a_cut_batch_ends_the_comparison(size: int) -> None:
     assert found(CONTENT[:size]) == [(5 * each, 5 * each + 4) for each in range(size // BATCH_BYTES)]
+
+
+def legacy_segment() -> list[bytes]:
+    """Messages of magic 0 and 1, alone and compressed, and a batch between them."""
+    without_headers = [Record(each.offset, each.timestamp, each.key, each.value) for each in records(0, 25)]
+    alone = [encode_messages([record], number % 2) for number, record in enumerate(without_headers[:5])]
+    wrapped = [encode_messages(without_headers[first : first + 5], first % 2, Compression.GZIP) for first in (5, 10)]
+    short = encode_messages([Record(29, 0, None, None)], 0)
+    return [*alone, *wrapped, encode_batch(records(15, 20)), encode_messages(without_headers[20:25], 1), short]
+
+
+def offsets_of(batch: bytes) -> tuple[int, int]:
+    header = read_true_header(batch)
+    return header.base_offset, header.last_offset
+
+
+@given(st.sets(st.integers(0, 8)), st.sampled_from([8, 16, 17, 18, 25]), st.sampled_from([61, 500, 1 << 20]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_sound_messages_of_older_formats_are_found_between_broken_ones(
+    monkeypatch: pytest.MonkeyPatch, broken: set[int], at: int, window_bytes: int
+) -> None:
+    monkeypatch.setattr(batch_comparison, "_WINDOW_BYTES", window_bytes)
+    whole = legacy_segment()
+    damaged = [bytearray(each) for each in whole]
+    for number in broken:
+        damaged[number][at] ^= 0x41
+    every = [[offsets_of(bytes(batch)) for _, batch in iterate_batches(each)] for each in whole]
+    expected = [pair for number, pairs in enumerate(every) if number not in broken for pair in pairs]
+    if 8 in broken:
+        # The first of five messages is broken, the others are not.
+        expected = sorted([*expected, *every[8][1:]])
+
+    assert found(b"".join(damaged)) == expected
