@@ -2,7 +2,8 @@
 
 A scan reads the headers of all batches. Where short ranges are cheap, Kafka's offset and time index replace most of it:
 the offset index shows where batches begin, so that only those around the chunks' borders are read; the time index has
-the largest timestamp up to each of its offsets. If the two contradict the log or the metadata, the log is scanned.
+the largest timestamp up to each of its offsets. If the two contradict the log or the metadata, or a chunk begins with a
+message of magic 0 or 1, whose header need not show its first offset, the log is scanned.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.time_index import TimeIndex
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
+from tiered_storage.kafka_log.records.batch_header import LEGACY_MAGICS, MAGIC_END
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.remote_log.indexes.remote_index_builder import (
@@ -43,7 +45,6 @@ DERIVED = frozenset(
     }
 )
 _NONE = -1
-_BASE_OFFSET_BYTES = 8
 
 
 def derive_indexes(segment: RemoteLogSegmentMetadata, files: SegmentFiles) -> Mapping[IndexKind, bytes]:
@@ -155,8 +156,15 @@ class _Borders:
         return int(self._times.timestamps[at]) if at >= 0 else _NONE
 
     def _base_offset_at_start(self) -> int:
-        raw = b"".join(self._files.read_log(self._segment, 0, min(_BASE_OFFSET_BYTES, self._segment.size)))
-        return int.from_bytes(raw, "big", signed=True)
+        return self._base_offset(
+            b"".join(self._files.read_log(self._segment, 0, min(MAGIC_END, self._segment.size))), 0
+        )
+
+    def _base_offset(self, head: bytes, position: int) -> int:
+        """Return the first offset of the batch at `position`, which `head` begins. Raises CorruptRecordError."""
+        if len(head) < MAGIC_END or head[MAGIC_END - 1] in LEGACY_MAGICS:
+            raise CorruptRecordError(self._name, position, "no batch of magic 2 begins here, as the index needs it")
+        return int.from_bytes(head[:8], "big", signed=True)
 
     def _batches(self, start: int, end: int) -> tuple[BatchTable, int]:
         """Return the headers of the batches from `start` to `end`, and the offset of the batch that begins at `end`."""
@@ -167,5 +175,4 @@ class _Borders:
         table, consumed = scanner.feed(window[: end - start])
         if consumed != end - start or not len(table):
             raise CorruptRecordError(self._name, start + consumed, f"no batch begins at byte {end}, as its index says")
-        following = window[end - start : end - start + _BASE_OFFSET_BYTES]
-        return table, -1 if is_last else int.from_bytes(following, "big", signed=True)
+        return table, -1 if is_last else self._base_offset(bytes(window[end - start :]), end)

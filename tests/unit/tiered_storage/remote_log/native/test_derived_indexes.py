@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from golden.older_formats import OLDER_LOGS
 from support.native_tier import NativeTier, a_native_tier
 from support.remote_logs import LOG_CONFIG, NOW, SEGMENT_BYTES, topic_id, unsynced
 from tiered_storage.errors import CorruptLogError
@@ -19,6 +20,7 @@ from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_batch_header
+from tiered_storage.kafka_log.records.segment_scan import scan_segment
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry, iterate_entries
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.native.derived_indexes import derive_indexes, indexes_by_kafkas, scanned_indexes
@@ -134,3 +136,20 @@ def expected_chunks(files: FilesOfOneSegment, found: object) -> list[tuple[int, 
 
 def files_of(tier: NativeTier) -> LocalTieredFiles:
     return LocalTieredFiles(LocalDirectory(tier.remote))
+
+
+@pytest.mark.parametrize("topic", ["v0-gzip", "v1-none", "v1-lz4", "mixed"])
+def test_messages_of_older_formats_are_scanned(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment, following, *_ = list_segments(OLDER_LOGS.partition(topic))
+    latest = int(scan_segment(segment.log_path, segment.base_offset).max_timestamp.max())
+    identity = RemoteLogSegmentId(PARTITION, topic_id("a segment"))
+    metadata = RemoteLogSegmentMetadata(identity, 0, following.base_offset - 1, latest, NOW, segment.size(), ())
+    files = FilesOfOneSegment(segment)
+    monkeypatch.setattr(FilesOfOneSegment, "reads_ranges_cheaply", lambda *_: True)
+
+    found, expected = derive_indexes(metadata, files), scanned_indexes(metadata, files)
+
+    trio = (IndexKind.REMOTE_LOG_INDEX, IndexKind.REMOTE_OFFSET_INDEX, IndexKind.REMOTE_TIME_INDEX)
+    assert [found[kind] for kind in trio] == [expected[kind] for kind in trio]
+    [chunk] = iterate_entries(found[IndexKind.REMOTE_LOG_INDEX], topic)
+    assert (chunk.first_offset, chunk.last_offset) == (0, metadata.end_offset)
