@@ -16,9 +16,10 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError, SourceClusterError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.topic_partition import OUR_METADATA_TOPIC
-from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.log.log_config import INT64_MAX
-from tiered_storage.kafka_log.records.batch_header import BatchHeader, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import BatchHeader
+from tiered_storage.kafka_log.records.legacy_message import read_true_header
+from tiered_storage.kafka_log.records.record_batch import iterate_batches
 from tiered_storage.kafka_wire.cluster import CALL_SECONDS, ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionError
 from tiered_storage.kafka_wire.controller_clock import REMEDY
@@ -354,12 +355,9 @@ class FetchSource:
             [found] = self._client.fetch([position], self._sample, FetchLimits(max_bytes=most)).partitions
             if found.error is not None:
                 raise found.error.as_exception()
-            size, headers = 0, list[BatchHeader]()
-            while len(found.records) - size >= BATCH_OVERHEAD:
-                header = read_batch_header(found.records[size : size + BATCH_OVERHEAD], source=str(partition))
-                size += header.size
-                headers.append(header)
-        return headers
+            # Only whole, a compressed message shows how many offsets it has; a broker sends the first batch whole.
+            batches = iterate_batches(found.records, source=str(partition))
+            return [read_true_header(batch, source=str(partition)) for _, batch in batches]
 
     def _committed_offsets(self, partition: TopicPartition, ignored: Collection[str]) -> Mapping[str, int]:
         with self._lock:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from golden.logs import GoldenLogs
+from golden.older_formats import OLDER_LOGS
 from support.command_line import CommandResult, mentions, run
 
 GOLDEN = GoldenLogs(Path(__file__).parents[3] / "golden")
@@ -30,6 +31,19 @@ def test_a_log_is_a_table_of_batches() -> None:
     assert first.split()[:2] == ["0", "6"]
     assert first.endswith("yes")
     assert max(map(len, result.out.splitlines()[1:])) <= 80
+
+
+def test_messages_of_older_formats_are_rows_of_the_same_table() -> None:
+    log = OLDER_LOGS.partition("mixed") / "00000000000000000000.log"
+    result = run("dump", "--records", log)
+    assert (result.exit_code, result.err) == (0, "")
+    names = result.out.splitlines()[2]
+    assert names.split() == ["baseOffset", "count", "isControl", "position", "size", "magic", "crc", "isvalid"]
+    assert "CreateTime: 17" in result.out
+    assert "NoTimestampType: -1" in result.out
+    shown = lines(run("dump", "--json", log), "batch")
+    assert {row["magic"] for row in shown} == {0, 1, 2}
+    assert [row["baseOffset"] for row in shown if row["magic"] == 0 and row["compresscodec"] == "gzip"] == [6]
 
 
 def test_with_records_each_record_is_a_line_after_its_batch() -> None:
