@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, Self
@@ -10,12 +10,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tiered_storage.kafka_log.records.batch_header import BatchHeader
-
-_SAME_NAMES = (
-    "base_timestamp", "max_timestamp", "partition_leader_epoch", "attributes", "record_count", "producer_id",
-    "producer_epoch", "base_sequence",
-)  # fmt: skip
 _ROW_BYTES = 7 * 8 + 3 * 4 + 2 * 2
 
 
@@ -61,15 +55,6 @@ class BatchTable:
             base_offset, last_offset, position, size, base_timestamp, max_timestamp, partition_leader_epoch, attributes,
             record_count, producer_id, producer_epoch, base_sequence,
         )  # fmt: skip
-
-    @classmethod
-    def of_headers(cls, headers: Sequence[BatchHeader], position: int) -> Self:
-        """Return a row for each of `headers`, whose batches lie one after the other from `position` (bytes) on."""
-        table = cls.allocate(len(headers))
-        for name in ("base_offset", "last_offset", "size", *_SAME_NAMES):
-            getattr(table, name)[:] = [getattr(header, name) for header in headers]
-        table.position[:] = position + np.cumsum(table.size) - table.size
-        return table
 
     def rows(self, first: int, end: int) -> Self:
         """Return the rows `first` (inclusive) to `end` (exclusive), without a copy."""

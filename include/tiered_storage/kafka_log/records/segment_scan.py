@@ -3,8 +3,7 @@
 A window of whole batches is scanned in place. A batch that is cut by the window's end is carried over to the next
 window by the one that fills the windows: here `iterate_segment`, for files.
 
-Compiled code reads the headers of batches. Messages of magic 0 and 1 are read one by one, and decompressed, since only
-that shows their first offset. Their checksums are always compared: a torn header can look like one of theirs.
+Compiled code reads the headers of batches; legacy_scan.py scans messages of magic 0 and 1 between them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from tiered_storage.kafka_log.kernels.constants import (
     BATCH_OVERHEAD,
     CRC_END,
     HEADERS_SOUND,
-    INT32_MAX,
     LOG_OVERHEAD,
     MAGIC,
     TABLE_FULL,
@@ -43,13 +41,12 @@ from tiered_storage.kafka_log.kernels.machine_code import (
 from tiered_storage.kafka_log.records.batch_header import (
     LEGACY_MAGICS,
     MAGIC_END,
-    BatchHeader,
     batch_size,
     check_crc,
     read_batch_header,
 )
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.kafka_log.records.legacy_message import read_true_header
+from tiered_storage.kafka_log.records.legacy_scan import MessageScan, begins_message, raise_misplaced
 from tiered_storage.regular_files import open_regular, open_unbuffered
 
 __all__ = [
@@ -87,6 +84,7 @@ class SegmentScanner:
         """
         self._kernels, self._brief_kernels = load_kernels(), load_brief_kernels()
         self._source = source
+        self._messages = MessageScan(source, base_offset)
         self._base_offset = base_offset
         self._verify_crc = verify_crc
         self._position = start_position
@@ -115,7 +113,7 @@ class SegmentScanner:
         """
         data = as_array(window)
         table, consumed, next_offset = self._feed_batches(data, self._position, self._next_offset)
-        if _begins_legacy(data, consumed):
+        if begins_message(data, consumed):
             table, consumed, next_offset = self._feed_mixed(data, table, consumed, next_offset)
         self._position += consumed
         self._next_offset = next_offset
@@ -149,7 +147,7 @@ class SegmentScanner:
             check_checksums(data, position, table.position, table.size, source=self._source)
         if len(table):
             next_offset = int(table.last_offset[-1]) + 1
-        if status != HEADERS_SOUND and not _begins_legacy(data, consumed):
+        if status != HEADERS_SOUND and not begins_message(data, consumed):
             self._raise_broken(data.data[consumed:], position + consumed, next_offset)
         if data.size - consumed >= MAGIC_END:
             batch_size(data.data, consumed, source=self._source, source_position=position)
@@ -160,38 +158,16 @@ class SegmentScanner:
     ) -> tuple[BatchTable, int, int]:
         """Continue after `consumed` bytes of `data`, whose batches are in `table`, where a message begins."""
         tables = [table]
-        while _begins_legacy(data, consumed):
-            headers, next_offset = self._legacy_headers(data, consumed, next_offset)
-            if not headers:
+        while begins_message(data, consumed):
+            table, size = self._messages.scan(data, consumed, self._position, next_offset)
+            if not size:
                 break
-            tables.append(BatchTable.of_headers(headers, self._position + consumed))
-            consumed += sum(header.size for header in headers)
+            tables.append(table)
+            consumed, next_offset = consumed + size, int(table.last_offset[-1]) + 1
             table, size, next_offset = self._feed_batches(data[consumed:], self._position + consumed, next_offset)
             tables.append(table)
             consumed += size
         return BatchTable.concatenate(tables), consumed, next_offset
-
-    def _legacy_headers(
-        self, data: NDArray[np.uint8], consumed: int, next_offset: int
-    ) -> tuple[list[BatchHeader], int]:
-        """Return the headers of the whole messages at `consumed` of `data`, and the offset after them."""
-        headers: list[BatchHeader] = []
-        while _begins_legacy(data, consumed):
-            position = self._position + consumed
-            end = consumed + batch_size(data.data, consumed, source=self._source, source_position=self._position)
-            if end > data.size:
-                break
-            header = self._legacy_header(data.data[consumed:end], position)
-            if header.base_offset < next_offset or header.last_offset - self._base_offset > INT32_MAX:
-                self._raise_misplaced(header, position, next_offset)
-            headers.append(header)
-            next_offset = header.next_offset
-            consumed = end
-        return headers, next_offset
-
-    def _legacy_header(self, message: memoryview, position: int) -> BatchHeader:
-        check_crc(message, source=self._source, source_position=position)
-        return read_true_header(message, source=self._source, source_position=position)
 
     def _read_headers(self, data: NDArray[np.uint8], position: int, next_offset: int) -> tuple[BatchTable, int, int]:
         """Return the table of the sound batches at the beginning of `data`, their size, and what ends them.
@@ -241,14 +217,7 @@ class SegmentScanner:
         if self._verify_crc:
             check_crc(rest[:size], source=self._source, source_position=position)
         header = read_batch_header(rest, source=self._source, source_position=position)
-        self._raise_misplaced(header, position, next_offset)
-
-    def _raise_misplaced(self, header: BatchHeader, position: int, next_offset: int) -> NoReturn:
-        if header.base_offset < next_offset:
-            reason = f"the batch starts at offset {header.base_offset}; offsets rise, so from {next_offset} on here"
-        else:
-            reason = f"offset {header.last_offset} is too far from the segment's base offset {self._base_offset}"
-        raise CorruptRecordError(self._source, position, reason)
+        raise_misplaced(header, self._source, position, self._base_offset, next_offset)
 
 
 def iterate_segment(
@@ -380,11 +349,6 @@ def sound_part(path: Path, base_offset: int, *, window_bytes: int = WINDOW_BYTES
             raise
         return error.position, next_offset
     return length, next_offset
-
-
-def _begins_legacy(data: NDArray[np.uint8], position: int) -> bool:
-    """Return whether a message of magic 0 or 1 may begin at `position` of `data`, by its magic alone."""
-    return data.size - position >= MAGIC_END and data[position + MAGIC_END - 1] in LEGACY_MAGICS
 
 
 def as_array(window: memoryview | NDArray[np.uint8]) -> NDArray[np.uint8]:
