@@ -30,7 +30,8 @@ from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.control_record import read_control_type, read_end_marker
 from tiered_storage.kafka_log.records.record import INT64_MAX, INT64_MIN, append_varint, read_varint, read_varlong
 from tiered_storage.kafka_log.records.record_batch import BatchHeader, read_batch_header, read_records
-from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, iterate_segment, recover_valid_length
+from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, iterate_segment
+from tiered_storage.kafka_log.records.sound_part import recover_valid_length
 
 MAX_DECOMPRESSED_BYTES = 1 << 20
 _CHOICE_BYTES = 6

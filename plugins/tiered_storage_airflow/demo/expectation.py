@@ -16,7 +16,8 @@ from tiered_storage.kafka_log.producers.transaction_state import read_last_stabl
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_records
-from tiered_storage.kafka_log.records.segment_scan import iterate_segment, recover_valid_length
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.kafka_log.records.sound_part import recover_valid_length
 
 
 class DemoError(TieredStorageError):

@@ -14,4 +14,5 @@ __all__ = [
     "record",
     "record_batch",
     "segment_scan",
+    "sound_part",
 ]

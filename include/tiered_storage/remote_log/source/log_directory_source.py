@@ -331,7 +331,8 @@ def _read_unlocked(
 
 def _log_end(active: LogSegment) -> int:
     """Return the offset after the last whole batch of the active segment."""
-    from tiered_storage.kafka_log.records.segment_scan import iterate_segment, recover_valid_length
+    from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+    from tiered_storage.kafka_log.records.sound_part import recover_valid_length
 
     valid = recover_valid_length(active.log_path, active.base_offset)
     if not valid:

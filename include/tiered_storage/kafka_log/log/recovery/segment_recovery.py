@@ -16,7 +16,8 @@ from tiered_storage.kafka_log.kernels.constants import LOG_OVERHEAD
 from tiered_storage.kafka_log.log.recovery.retained_aborts import RetainedAborts
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.kafka_log.records.segment_scan import is_whole_batch, iterate_segment, sound_part
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.kafka_log.records.sound_part import is_whole_batch, sound_part
 from tiered_storage.regular_files import open_regular
 
 

@@ -28,9 +28,9 @@ from tiered_storage.kafka_log.records.segment_scan import (
     claimed_checksums,
     iterate_mapped_segment,
     iterate_segment,
-    recover_valid_length,
     scan_segment,
 )
+from tiered_storage.kafka_log.records.sound_part import recover_valid_length
 from unit.tiered_storage.drawn_records import a_message_of_magic_1
 from unit.tiered_storage.kafka_log.records.batch_tables import MIB, assert_same
 
