@@ -140,7 +140,7 @@ class _Walk:
         """Walk over `batches`, of which the first `size` bytes have come."""
         position = 0
         for taken, batch in enumerate(batches):
-            if size - position < BATCH_OVERHEAD:
+            if size - position < _least_size(batch):
                 return cls(taken)
             header = value_or_error(lambda batch=batch: read_batch_header(batch, source=SOURCE), SOURCE)  # type: ignore[misc]
             if not isinstance(header, BatchHeader):
@@ -154,6 +154,11 @@ class _Walk:
             position += len(batch)
             next_offset = header.base_offset + header.last_offset_delta + 1
         return cls(len(batches))
+
+
+def _least_size(batch: bytes) -> int:
+    """Return how many bytes show the whole header of `batch`, which may be a message of magic 0 or 1."""
+    return {0: 26, 1: 34}.get(batch[16], BATCH_OVERHEAD) if len(batch) > 16 else BATCH_OVERHEAD
 
 
 def _value_or_refusal(read: Callable[[], _Value], size: int) -> _Value | _Refusal:

@@ -24,7 +24,7 @@ from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeIndexCheck
 from tiered_storage.kafka_log.kernels.constants import HIGHEST_OFFSET, INT32_MAX
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
-from tiered_storage.kafka_log.records.batch_header import TimestampType
+from tiered_storage.kafka_log.records.batch_header import LEGACY_MAGICS, TimestampType
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.control_record import read_control_type, read_end_marker
@@ -60,8 +60,11 @@ def read_header(content: bytes) -> None:
     found = value_or_error(lambda: read_batch_header(content, source=SOURCE), size=len(content))
     if isinstance(found, BatchHeader):
         assert 0 <= found.base_offset <= found.last_offset < found.next_offset <= INT64_MAX
-        assert 0 <= found.record_count <= found.last_offset_delta + 1
         assert found.compression in Compression
+        if found.magic in LEGACY_MAGICS:
+            assert found.record_count == (1 if found.compression is Compression.NONE else -1)
+            return
+        assert 0 <= found.record_count <= found.last_offset_delta + 1
         assert -1 <= found.last_sequence <= INT32_MAX or found.base_sequence < 0
 
 

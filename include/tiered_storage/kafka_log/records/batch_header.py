@@ -208,13 +208,18 @@ def read_batch_header(
 def read_whole_header(
     buffer: Buffer, position: int = 0, *, source: str = "<memory>", source_position: int = 0
 ) -> BatchHeader | None:
-    """Return the header at `position` as read_batch_header does; None if `buffer` ends before its batch does."""
-    if len(buffer) - position < MAGIC_END:
+    """Return the header at `position` as read_batch_header does; None if `buffer` ends before its batch does.
+
+    A header that is there is checked all the same.
+    """
+    left = len(buffer) - position
+    if left < MAGIC_END:
         return None
-    end = position + batch_size(buffer, position, source=source, source_position=source_position)
-    if end > len(buffer):
+    magic = buffer[position + MAGIC_END - 1]
+    if left < LOG_OVERHEAD + _LEAST_LENGTHS[magic if magic in LEGACY_MAGICS else MAGIC]:
         return None
-    return read_batch_header(buffer, position, source=source, source_position=source_position)
+    header = read_batch_header(buffer, position, source=source, source_position=source_position)
+    return header if header.size <= left else None
 
 
 def _read_current(buffer: Buffer, position: int) -> BatchHeader:
