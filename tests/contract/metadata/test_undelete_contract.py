@@ -49,6 +49,18 @@ def test_an_undelete_is_one_change(store: MetadataStore, lease: Lease, clock: Ma
     assert (state, state.earlier_log_starts) == (PartitionState(0), ())
 
 
+def test_a_mark_of_a_clock_that_was_ahead_is_taken_back(store: MetadataStore, lease: Lease, clock: ManualClock) -> None:
+    finished = finished_once(store, lease, 0, FINISHED)
+    mark = a_step(finished, DELETING, clock.now + 1_000_000)
+    marked = store.segments.update_remote_log_segment_metadata(mark, lease)
+    store.segments.advance_log_start_offset(ORDERS_0, 10, lease, 1_000)
+
+    [returned] = store.segments.undelete(ORDERS_0, [marked.segment_id], 0, clock.now, lease)
+
+    assert returned == replace(marked, state=FINISHED, event_timestamp=clock.now)
+    assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [returned]
+
+
 @pytest.mark.parametrize("state", [STARTED, FINISHED, DELETED])
 def test_only_marked_segments_are_undeleted(store: MetadataStore, lease: Lease, state: SegmentState) -> None:
     other = finished_once(store, lease, 0, state)

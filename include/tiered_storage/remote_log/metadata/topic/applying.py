@@ -210,9 +210,11 @@ def _after(
     known: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate, facts: SegmentFacts | None
 ) -> RemoteLogSegmentMetadata:
     finishes = update.state is SegmentState.COPY_SEGMENT_FINISHED
-    # SQL has the time of the last undelete: those before it, each after its own mark, were permitted too.
+    # SQL has the time of the last undelete: those before it, each after its own mark, were permitted too. The last one
+    # may come before its mark in time: a clock was ahead when the segment was marked.
     last = None if facts is None else facts.undeleted_at
-    if finishes and last is not None and known.is_marked and known.event_timestamp <= update.event_timestamp <= last:
+    is_permitted = last is not None and (known.event_timestamp <= update.event_timestamp <= last)
+    if finishes and known.is_marked and (is_permitted or update.event_timestamp == last):
         return known.undeleted(update.event_timestamp)
     largest = facts.max_timestamp if finishes and facts is not None else None
     return known.updated(replace(update, max_timestamp=largest))

@@ -39,6 +39,8 @@ from tiered_storage.remote_log.metadata.topic.cluster.options import TopicOption
 FETCH_BYTES: Final = 4 << 20
 _BUFFER_BYTES: Final = 128 << 20
 """The largest answer: a single batch may be larger than what was asked for."""
+_MOST_VALUE_BYTES: Final = 64 << 20
+"""No further batch of an answer is decompressed once its values have so many bytes."""
 _GONE: Final = frozenset({UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, INCONSISTENT_TOPIC_ID})
 
 Found = TypeVar("Found")
@@ -174,15 +176,20 @@ class MetadataLog:
         return memoryview(b"")
 
     def _values(self, topic: MetadataTopicId, partition: int, offset: int, records: memoryview) -> LogValues:
-        """Return the values of the whole batches in `records`: fetches may cut the last one off."""
+        """Return the values of the first whole batches in `records`: fetches may cut the last one off."""
         found: list[tuple[int, bytes | None]] = []
+        size = 0
         next_offset, epoch, where = offset, None, self._where(topic, partition)
         try:
             for header, batch in iterate_batches(records, source=where):
                 if not header.is_control:
-                    values = ((each.offset, each.value) for each in iterate_records(batch, source=where))
-                    found += [each for each in values if each[0] >= offset]
+                    for each in iterate_records(batch, source=where):
+                        if each.offset >= offset:
+                            found.append((each.offset, each.value))
+                            size += len(each.value or b"")
                 next_offset, epoch = header.next_offset, header.partition_leader_epoch
+                if size >= _MOST_VALUE_BYTES:
+                    break
         except CorruptLogError as error:
             raise MetadataCorruptError(
                 f"{where}: the records after offset {next_offset - 1} cannot be read ({error}): try again; if it "

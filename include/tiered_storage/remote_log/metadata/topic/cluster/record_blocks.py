@@ -11,6 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiered_storage.kafka_log.columnar.decoder import ColumnDecoder, RecordRange
+from tiered_storage.kafka_log.kernels.constants import CODEC_BITS
+from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.remote_log.metadata.sql.topic_segments import MetadataTopicId
 from tiered_storage.remote_log.metadata.topic.cluster.metadata_log import LogValues, MetadataLog
@@ -18,6 +20,7 @@ from tiered_storage.remote_log.metadata.topic.cluster.metadata_log import LogVal
 MOST_RECORDS: Final = 1 << 18
 """A block ends with the answer of the brokers in which it reaches this: about 700 bytes of memory a record."""
 _MOST_BYTES: Final = 64 << 20
+"""A block ends with the answer, or with the compressed batch, in which it reaches this."""
 _OFFSET_BYTES: Final = 8
 
 
@@ -87,7 +90,24 @@ def _decoding(
         table, consumed = scanner.feed(records)
         if not len(table):
             return ([], None), offset
-        batches = list(decoder.decode(records[:consumed], table))
-        return (batches, int(table.partition_leader_epoch[-1])), scanner.next_offset
+        batches, rows = _decoded(decoder, records[:consumed], table)
+        following = scanner.next_offset if rows == len(table) else int(table.last_offset[rows - 1]) + 1
+        return (batches, int(table.partition_leader_epoch[rows - 1])), following
 
     return decode
+
+
+def _decoded(decoder: ColumnDecoder, records: memoryview, table: BatchTable) -> tuple[list[pa.RecordBatch], int]:
+    """Decode the batches of `table`, the first ones if they are compressed and large; return how many as well."""
+    if not (table.attributes & CODEC_BITS).any():
+        return list(decoder.decode(records, table)), len(table)
+    found: list[pa.RecordBatch] = []
+    size = 0
+    for row in range(len(table)):
+        batch = table.rows(row, row + 1)
+        parts = list(decoder.decode(records[int(batch.position[0]) :], batch))
+        found += parts
+        size += sum(each.nbytes for each in parts)
+        if size >= _MOST_BYTES:
+            return found, row + 1
+    return found, len(table)

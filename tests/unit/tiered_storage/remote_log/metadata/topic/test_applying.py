@@ -110,6 +110,22 @@ def test_every_undelete_before_the_last_one_is_applied_again(tmp_path: Path) -> 
     assert reported.offset == 3, "the end of a copy, written once more, undeletes nothing"
 
 
+def test_a_mark_of_a_clock_that_was_ahead_is_taken_back(tmp_path: Path) -> None:
+    begun, finished, *_ = values_of(SEGMENTS[0])
+    mark = encode_record(a_step(SEGMENTS[0], DELETING, UNDELETED_AT + 1_000_000))
+    late = encode_record(a_step(SEGMENTS[0], FINISHED, 2_000))
+    undeleted = encode_record(a_step(SEGMENTS[0], FINISHED, UNDELETED_AT))
+    cache = SegmentCache(tmp_path, TOPIC, 1_000)
+
+    skipped = apply_in_parts(cache, [begun, finished, mark, late, undeleted], [])
+
+    [found] = SqlRemoteLogMetadataManager(cache.database).list_remote_log_segments(ORDERS_0)
+    [reported] = cache.skipped()
+    cache.close()
+    assert (skipped, found.state, found.event_timestamp) == (1, FINISHED, UNDELETED_AT)
+    assert reported.offset == 3, "the end of a copy, written once more, undeletes nothing"
+
+
 def test_a_segment_that_may_be_of_two_clusters_is_skipped(tmp_path: Path) -> None:
     facts = {place: replace(found, cluster_id="") for place, found in FACTS.items()}
     values = LogValues(0, ((0, encode_record(SEGMENTS[0])),), 1)
