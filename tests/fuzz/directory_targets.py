@@ -120,7 +120,7 @@ def _check_what_is_left(log: LocalLog, expected: Survivors, files: dict[str, byt
             continue
         path = log.directory / f"{base:020d}.log"
         if path == changed and base not in expected.verified:
-            check_what_is_read_of_a_broken_segment(log, path, sound_files()[f"orders-0/{path.name}"])
+            check_what_is_read_of_a_broken_segment(log, path, sound_files()[f"orders-0/{path.name}"], end)
             assert path.read_bytes() == files[path.name], "a closed segment was changed"
         else:
             whole = expected.segments[base]

@@ -173,7 +173,7 @@ def test_whatever_became_of_a_file_no_sound_record_is_lost(
                 assert segment_content(log, base, end) == expected.segments[base]
                 continue
             # A closed segment is not read when the log is opened: what is broken in it is found by who reads it.
-            check_what_is_read_of_a_broken_segment(log, path, sound[name])
+            check_what_is_read_of_a_broken_segment(log, path, sound[name], end)
             assert path.read_bytes() == files[name]
         assert log.log_end_offset == expected.end_offset
         is_untouched = not name.endswith(".log") or change == sound[name]
