@@ -55,8 +55,8 @@ class Adoption:
         """Return what is still lacking of the partitions `numbers` of a topic; None: of all.
 
         Partitions of which our remote log has segments of another origin are refused, and those whose log start the
-        cluster does not show. Raises UnknownPartitionError,
-        AmbiguousPartitionError, ConfigurationError, and what the two metadata stores raise.
+        cluster does not show. Raises UnknownPartitionError, AmbiguousPartitionError, ConfigurationError, and what the
+        two metadata stores raise.
         """
         partitions = self._partitions(topic, numbers)
         logs = self.logs.partitions_of(partitions)
