@@ -313,11 +313,13 @@ def test_only_the_border_of_stores_asks_what_kind_a_storage_is() -> None:
     storages = {"ListableStorage", "ObjectRemoteStorageManager", "DelegatingStorage"}
     clients = {"LocalDirectory", "ObjectStore", "Hdfs"}
     metadata = {"GenerationGuard", "GuardedTopics", "GuardedSafety"}
-    kinds = {*storages, *clients, *metadata, *_classes_below(f"{REMOTE}.metadata.sql")}
+    stores = {"SqlMetadataStore", "TopicMetadataStore", "NativeMetadataStore", "NativeRemoteStorage"}
+    kinds = {*storages, *clients, *metadata, *stores, *_classes_below(f"{REMOTE}.metadata.sql")}
 
     askers = {module for module, tree in modules().items() if kinds & _asked_for(tree)}
 
-    assert askers == {f"{REMOTE}.storage.listable_storage"}
+    own = {f"{REMOTE}.metadata.topic.store", f"{REMOTE}.native.read_only_storage"}
+    assert askers == {f"{REMOTE}.storage.listable_storage", *own}
 
 
 def _classes_below(room: str) -> set[str]:

@@ -26,7 +26,7 @@ from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSIO
 from tiered_storage.remote_log.metadata.sql.database.schema_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import open_existing
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, ensure_in_use
-from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
+from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore, topic_store
 from tiered_storage.remote_log.retention.permission.clock_agreement import ClockAgreement, has_own_clock
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
@@ -96,10 +96,11 @@ def _check_own_class(settings: Settings, clock: Clock, options: ObjectStoreOptio
         return
     with opened as store:
         store.check_integrity()
-        if isinstance(store, TopicMetadataStore):
+        beside_topic = topic_store(store)
+        if beside_topic is not None:
             yield ok(_NAME, f"{store.generation.where}: is intact; the segments are in a metadata topic")
-            yield from alone(_TOPIC, lambda: _check_topic(store))
-            if not store.state.is_readable():
+            yield from alone(_TOPIC, lambda: _check_topic(beside_topic))
+            if not beside_topic.state.is_readable():
                 return
         else:
             yield ok(_NAME, f"{class_name} is your own class: it opens, and its metadata are intact")
@@ -108,7 +109,8 @@ def _check_own_class(settings: Settings, clock: Clock, options: ObjectStoreOptio
 
 def lacks_its_topic(store: MetadataStore) -> bool:
     """Return whether reading segments would create the metadata topic of `store`."""
-    return isinstance(store, TopicMetadataStore) and store.lacks_its_topic
+    beside_topic = topic_store(store)
+    return beside_topic is not None and beside_topic.lacks_its_topic
 
 
 def _check_topic(store: TopicMetadataStore) -> Iterator[Check]:

@@ -22,7 +22,7 @@ from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_lineage
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.native.read_only_storage import NativeRemoteStorage, refuse
+from tiered_storage.remote_log.native.read_only_storage import native_storage, refuse
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.storage.listable_storage import as_listable
 
@@ -46,7 +46,7 @@ class Adoption:
 
         Raises ConfigurationError if `native` is no cluster that tiers by itself, or `ours` is one.
         """
-        if isinstance(ours.storage, NativeRemoteStorage):
+        if native_storage(ours.storage) is not None:
             refuse("nothing can be adopted into it")
         with tier_logs.opened(native) as logs:
             yield cls(RemoteLogManager(replace(ours, source=logs)), logs)

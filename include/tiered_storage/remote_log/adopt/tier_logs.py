@@ -16,7 +16,7 @@ from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.lineage import up_to, whole_lineage
 from tiered_storage.remote_log.model import PartitionState, TopicIdPartition
-from tiered_storage.remote_log.native.read_only_storage import NativeRemoteStorage, refuse
+from tiered_storage.remote_log.native.read_only_storage import native_storage, refuse
 from tiered_storage.remote_log.source.opening import SEGMENT_SOURCES, SourceKind
 from tiered_storage.remote_log.source.partition_log import (
     LocalSegment,
@@ -40,12 +40,13 @@ class TierLogs:
 
     def __init__(self, native: RemoteLogContext) -> None:
         """Show what `native` has, the remote log of the cluster. Raises ConfigurationError for another remote log."""
-        if not isinstance(native.storage, NativeRemoteStorage):
+        storage = native_storage(native.storage)
+        if storage is None:
             raise ConfigurationError(
                 f"{native.settings.rsm_config_url} is a remote log of our own: give the settings of a cluster that "
                 "tiers by itself (--from), as in docs/native-clusters.md"
             )
-        self._segments, self._storage, self._native = native.segments, native.storage, native
+        self._segments, self._storage, self._native = native.segments, storage, native
         self._opened: dict[str, tuple[TieredSegment, TieredLog]] = {}
 
     @property

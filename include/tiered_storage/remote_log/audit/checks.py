@@ -22,7 +22,7 @@ from tiered_storage.remote_log.jobs.throttle import RateLimit, ReportingLimit, a
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.safety import AuditResult, Safety
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.native.read_only_storage import NativeRemoteStorage
+from tiered_storage.remote_log.native.read_only_storage import native_storage
 from tiered_storage.remote_log.progress import Amount, OnMoved, unreported
 from tiered_storage.remote_log.retention.permission.deletion_permissions import store_audit_result
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
@@ -49,8 +49,8 @@ class RemoteLogChecks:
         """
         if nothing := self.context.why_nothing_matches(selection):
             raise ConfigurationError(nothing)
-        storage = self.context.storage
-        if isinstance(storage, NativeRemoteStorage):
+        storage = native_storage(self.context.storage)
+        if storage is not None:
             # Kafka's own remote tier: no deletion of ours asks for a result.
             return audit_native_tier(
                 self.context, storage, selection, ReportingLimit(self.limit(), on_moved) if deep else None, on_moved

@@ -21,7 +21,11 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.native.derived_indexes import DERIVED, derive_indexes
 from tiered_storage.remote_log.native.segment_files import SegmentFiles
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
-from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
+from tiered_storage.remote_log.storage.remote_storage_manager import (
+    IndexKind,
+    LogSegmentData,
+    RemoteStorageManager,
+)
 
 _READ_ONLY = "Kafka itself tiers this cluster, and Remote Log only reads it"
 KEPT_BYTES = 16 << 20
@@ -154,3 +158,8 @@ def refuse(what: str) -> NoReturn:
 
 def _size(derived: Mapping[IndexKind, bytes]) -> int:
     return sum(map(len, derived.values()))
+
+
+def native_storage(storage: RemoteStorageManager) -> NativeRemoteStorage | None:
+    """Return `storage` if it reads Kafka's own remote tier; None if it is a store of Remote Log."""
+    return storage if isinstance(storage, NativeRemoteStorage) else None

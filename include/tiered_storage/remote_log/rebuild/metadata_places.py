@@ -16,7 +16,7 @@ from tiered_storage.remote_log.metadata.topic.moving import (
     move_into_topic,
     verify_topic,
 )
-from tiered_storage.remote_log.metadata.topic.store import TopicMetadataStore
+from tiered_storage.remote_log.metadata.topic.store import topic_store
 from tiered_storage.settings.own_managers import TOPIC_METADATA_MANAGER
 from tiered_storage.settings.settings import Settings
 
@@ -60,12 +60,14 @@ def metadata_status(store: MetadataStore) -> MetadataStatus:
 
     Creates no topic, nor does `verified`.
     """
-    if not isinstance(store, TopicMetadataStore):
+    beside_topic = topic_store(store)
+    if beside_topic is None:
         return MetadataStatus(store.generation.where)
-    if store.lacks_its_topic:
+    if beside_topic.lacks_its_topic:
         return MetadataStatus(NO_TOPIC)
-    topic, cache = store.state.topic, store.state.cache
-    starts, ends = (ask(topic, range(topic.partitions)) for ask in (store.state.log.starts, store.state.log.ends))
+    state = beside_topic.state
+    topic, cache = state.topic, state.cache
+    starts, ends = (ask(topic, range(topic.partitions)) for ask in (state.log.starts, state.log.ends))
     consumed, skipped = cache.consumed(), cache.skipped_counts()
     found = [
         MetadataPartition(
@@ -82,10 +84,10 @@ def metadata_status(store: MetadataStore) -> MetadataStatus:
 
 def verified(store: MetadataStore) -> VerifiedMetadata:
     """Read a metadata topic once more and compare; see verify_topic. Otherwise only count the segments."""
-    if isinstance(store, TopicMetadataStore):
-        if store.lacks_its_topic:
+    if (beside_topic := topic_store(store)) is not None:
+        if beside_topic.lacks_its_topic:
             return VerifiedMetadata(NO_TOPIC, 0, 0)
-        found = verify_topic(store)
+        found = verify_topic(beside_topic)
         return VerifiedMetadata(f"metadata topic {found.topic}", found.segments, found.skipped)
     count = sum(each.count for each in store.segments.segment_totals())
     return VerifiedMetadata(store.generation.where, count, 0)
@@ -102,6 +104,7 @@ def move_segments(settings: Settings, clock: Clock, *, into_topic: bool) -> Move
             "first (docs/metadata.md); take them out again after the segments are back in the database"
         )
     with open_metadata(settings, clock) as store:
-        if not isinstance(store, TopicMetadataStore):
+        beside_topic = topic_store(store)
+        if beside_topic is None:
             raise ConfigurationError("the metadata have no topic: correct remote.log.metadata.manager.class.name")
-        return move_into_topic(store, clock) if into_topic else move_into_database(store, clock)
+        return move_into_topic(beside_topic, clock) if into_topic else move_into_database(beside_topic, clock)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from tiered_storage.clock import Clock
-from tiered_storage.remote_log.metadata.metadata_store import ClockReading, RenewedAt
+from tiered_storage.remote_log.metadata.metadata_store import ClockReading, MetadataStore, RenewedAt
 from tiered_storage.remote_log.metadata.sql.clock_readings import SqlClockReadings
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.metadata.topic.cluster.options import TopicOptions
@@ -139,3 +139,8 @@ class TopicMetadataStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def topic_store(store: MetadataStore) -> TopicMetadataStore | None:
+    """Return `store` if its segments are in a metadata topic; None if it has them itself."""
+    return store if isinstance(store, TopicMetadataStore) else None
