@@ -11,13 +11,12 @@ if TYPE_CHECKING:
 
 
 class CountSegmentsOperator(RemoteLogOperator):
-    """Count the remote segments of each partition; return their numbers."""
+    """Count the remote segments of all partitions."""
 
-    def execute(self, context: Context) -> dict[str, int]:  # noqa: ARG002 -- Airflow passes it
-        """Count them, in every state but deleted."""
+    def execute(self, context: Context) -> int:  # noqa: ARG002 -- Airflow passes it
+        """Return their number, in every state but deleted."""
         with self.opened() as remote_log:
             metadata = remote_log.context.segments
-            return {
-                str(partition): sum(metadata.count_remote_log_segments(partition).values())
-                for partition in metadata.list_partitions()
-            }
+            return sum(
+                sum(metadata.count_remote_log_segments(partition).values()) for partition in metadata.list_partitions()
+            )

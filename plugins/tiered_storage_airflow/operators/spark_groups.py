@@ -42,8 +42,11 @@ END_WITH_TASK = SPARK_JOBS / "end_with_task.py"
 QUIET = {"spark.log.level": "WARN", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 """Defaults for `conf`: Spark logs warnings only, and shows no web page and no progress bars."""
 
-SET_BY_THE_JOB = ("application", "application_args", "name", "py_files")
+SET_BY_THE_JOB = ("application", "application_args", "durable", "name", "py_files")
 """The arguments of SparkSubmitOperator that a DAG file may not give."""
+
+ONE_TRY = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
+"""`conf` may not change this: two attempts must never write the same object. The next run copies under new ids."""
 
 END_SECONDS = 3.0
 """How long (s) Spark may take to end its workers and remove its temporary files before the task kills it.
@@ -60,7 +63,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
     END_SECONDS, and one that is killed leaves it SIGTERM (on Linux). A task that is ending begins no further job.
 
     Its parameters are those of RemoteLogOperator and of SparkSubmitOperator, such as `conn_id`, `executor_memory` and
-    `conf`. Raises ValueError for those SET_BY_THE_JOB.
+    `conf`. Raises ValueError for those SET_BY_THE_JOB, and for a `conf` that contradicts ONE_TRY.
     """
 
     # Spark's provider has nothing public for what comes before spark-submit, for the process that it started, and for a
@@ -70,12 +73,21 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, *RemoteLogOperator.template_fields)
 
     def __init__(
-        self, *, conn_id: str = SparkSubmitHook.default_conn_name, deploy_mode: str | None = None, **kwargs: Any
+        self,
+        *,
+        conn_id: str = SparkSubmitHook.default_conn_name,
+        deploy_mode: str | None = None,
+        durable: bool = False,
+        **kwargs: Any,
     ) -> None:
         # A retry starts again, under new segment ids: it must not join the first try's job.
         super().__init__(conn_id=conn_id, deploy_mode=deploy_mode, durable=False, **kwargs)
         defaults = signature(SparkSubmitOperator).parameters
-        if given := [name for name in SET_BY_THE_JOB if getattr(self, name) != defaults[name].default]:
+        of_spark = (name for name in SET_BY_THE_JOB if name != "durable")
+        given = [name for name in of_spark if getattr(self, name) != defaults[name].default]
+        given += ["durable"] if durable else []
+        given += [name for name, value in ONE_TRY.items() if str((self.conf or {}).get(name, value)) != value]
+        if given:
             raise ValueError(
                 f"{type(self).__name__} {self.task_id} sets {', '.join(given)} itself: remove what the DAG file or its "
                 "default_args give"
@@ -176,8 +188,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
             self.name = f"{application.stem} {job.folder}"
             self.py_files = f"{build_library_archive(submitted)},{JOB_STUB}"
             self.application_args = access.arguments
-            # The next run plans a lost worker's segments under new ids: two attempts must never write the same object.
-            self.conf = {**QUIET, **(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
+            self.conf = {**QUIET, **(self.conf or {}), **ONE_TRY}
             # A hook keeps the arguments of its first job, and a task may submit several.
             self._hook = None
             try:

@@ -18,7 +18,7 @@ def test_a_dag_is_a_file_and_an_operator(tmp_path: Path, monkeypatch: pytest.Mon
     from recipes.dag import count_segments
     from recipes.operator import CountSegmentsOperator
 
-    files = a_copied_remote_log(tmp_path, {("orders", 0): 3})
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("payments", 0): 2})
     monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(files.config))
     [dag] = count_segments()
 
@@ -29,4 +29,4 @@ def test_a_dag_is_a_file_and_an_operator(tmp_path: Path, monkeypatch: pytest.Mon
     counted = task.execute(cast("Context", {"dag_run": context, "params": {}}))
 
     assert dag.task_ids == ["count"]
-    assert counted == {"orders-0": 3}
+    assert counted == 5

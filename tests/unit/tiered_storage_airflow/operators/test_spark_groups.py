@@ -190,6 +190,12 @@ def test_what_the_job_sets_is_refused_in_a_dag_file(name: str, is_default: bool)
         SparkGroupsOperator(task_id="copy", **({"default_args": given} if is_default else given))
 
 
+@pytest.mark.parametrize(("name", "value"), [("spark.task.maxFailures", "4"), ("spark.speculation", True)])
+def test_a_second_attempt_of_a_spark_task_is_refused_in_a_dag_file(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"SparkGroupsOperator copy sets {name} "), DAG("trial", schedule=None):
+        SparkGroupsOperator(task_id="copy", conf={name: value})
+
+
 def context() -> Context:
     dag_run = SimpleNamespace(dag_id="trial", run_id="by hand", run_type="manual")
     task = SimpleNamespace(try_number=1, task_id="task", map_index=-1, xcom_push=lambda **_: None)
