@@ -86,7 +86,9 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         of_spark = (name for name in SET_BY_THE_JOB if name != "durable")
         given = [name for name in of_spark if getattr(self, name) != defaults[name].default]
         given += ["durable"] if durable else []
-        given += [name for name, value in ONE_TRY.items() if str((self.conf or {}).get(name, value)) != value]
+        # What comes from another task has no names yet.
+        conf = self.conf if isinstance(self.conf, Mapping) else {}
+        given += [name for name, value in ONE_TRY.items() if str(conf.get(name, value)).lower() != value]
         if given:
             raise ValueError(
                 f"{type(self).__name__} {self.task_id} sets {', '.join(given)} itself: remove what the DAG file or its "

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 import pytest
-from airflow.sdk import DAG
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.execution_time.supervisor import WatchedSubprocess
 
@@ -194,6 +195,13 @@ def test_what_the_job_sets_is_refused_in_a_dag_file(name: str, is_default: bool)
 def test_a_second_attempt_of_a_spark_task_is_refused_in_a_dag_file(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"SparkGroupsOperator copy sets {name} "), DAG("trial", schedule=None):
         SparkGroupsOperator(task_id="copy", conf={name: value})
+
+
+def test_conf_may_come_from_another_task_or_say_what_holds_anyway() -> None:
+    with DAG("trial", schedule=None):
+        found = EmptyOperator(task_id="found")
+        SparkGroupsOperator(task_id="copy", conf=XComArg(found))
+        SparkGroupsOperator(task_id="again", conf={"spark.speculation": False})
 
 
 def context() -> Context:
