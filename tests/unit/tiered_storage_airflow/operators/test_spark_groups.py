@@ -152,7 +152,7 @@ def test_a_spark_that_hangs_while_it_ends_is_killed_with_its_workers(
     programs: Path, operator: SparkGroupsOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_groups, "END_SECONDS", 0.2)
-    began = write_spark_submit(programs, "trap '' TERM; setsid sleep 300 & {began}; while :; do sleep 0.05; done")
+    began = write_spark_submit(programs, "trap '' TERM; setsid sleep 300 & {began}; while :; do wait; done")
     with running(operator, began) as (spark, executed):
         [worker] = [child for child in spark.children() if child.name() == "sleep" and "300" in child.cmdline()]
         operator.on_kill()
