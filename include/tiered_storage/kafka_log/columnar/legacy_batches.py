@@ -6,14 +6,12 @@ magic 0 is -1, of the type create time, as Kafka converts it. The bytes are for 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.kafka_log.kernels.constants import APPEND_TIME_BIT, BATCH_OVERHEAD, LOG_OVERHEAD, MAGIC
+from tiered_storage.kafka_log.kernels.constants import APPEND_TIME_BIT, MAGIC
 from tiered_storage.kafka_log.records.batch_header import (
     MAGIC_END,
     NO_LEADER_EPOCH,
@@ -24,9 +22,7 @@ from tiered_storage.kafka_log.records.batch_header import (
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.legacy_message import LegacyBatch
 from tiered_storage.kafka_log.records.record import Record, encode_records
-
-_UNCHECKED = struct.Struct(">qiib")
-_CHECKED = struct.Struct(">hiqqqhii")
+from tiered_storage.kafka_log.records.record_batch import assembled_batch
 
 
 def legacy_rows(data: NDArray[np.uint8], table: BatchTable) -> NDArray[np.bool_] | None:
@@ -58,10 +54,8 @@ def as_record_batch(legacy: LegacyBatch) -> bytes:
     header, base_offset = legacy.header, legacy.header.base_offset
     records = [Record(one.offset, one.timestamp, one.key, one.value) for one in legacy.messages]
     # Against a base timestamp of 0, every delta fits.
-    checked = _CHECKED.pack(
+    fields = (
         header.attributes & APPEND_TIME_BIT, header.last_offset_delta, 0, header.max_timestamp, NO_PRODUCER_ID,
         NO_PRODUCER_EPOCH, NO_SEQUENCE, len(records),
-    ) + encode_records(records, base_offset, 0)  # fmt: skip
-    length = BATCH_OVERHEAD - LOG_OVERHEAD - _CHECKED.size + len(checked)
-    prefix = _UNCHECKED.pack(base_offset, length, NO_LEADER_EPOCH, MAGIC)
-    return prefix + crc32c(checked).to_bytes(4, "big") + checked
+    )  # fmt: skip
+    return assembled_batch(base_offset, NO_LEADER_EPOCH, fields, encode_records(records, base_offset, 0))

@@ -55,6 +55,7 @@ __all__ = [
     "Compression",
     "Record",
     "TimestampType",
+    "assembled_batch",
     "correct_max_timestamp",
     "encode_batch",
     "encode_empty_batch",
@@ -101,20 +102,32 @@ def encode_batch(
         | (0 if delete_horizon is None else DELETE_HORIZON_BIT)
     )
     try:
-        checked = _CHECKED_HEADER.pack(
-            attributes,
-            last.offset - first.offset,
-            base_timestamp,
-            max(record.timestamp for record in records),
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            len(records),
-        ) + compress(compression, encode_records(records, first.offset, base_timestamp))
-        length = CRC_END - LOG_OVERHEAD + len(checked)
-        prefix = _UNCHECKED_HEADER.pack(first.offset, length, partition_leader_epoch, MAGIC)
+        return assembled_batch(
+            first.offset,
+            partition_leader_epoch,
+            (
+                attributes,
+                last.offset - first.offset,
+                base_timestamp,
+                max(record.timestamp for record in records),
+                producer_id,
+                producer_epoch,
+                base_sequence,
+                len(records),
+            ),
+            compress(compression, encode_records(records, first.offset, base_timestamp)),
+        )
     except (struct.error, UnicodeEncodeError, TypeError) as error:
         raise ConfigurationError(f"records from offset {first.offset} do not fit a batch: {error}") from error
+
+
+def assembled_batch(base_offset: int, leader_epoch: int, fields: tuple[int, ...], records: bytes) -> bytes:
+    """Return the batch of the encoded `records`; `fields` are those of its header from the attributes on.
+
+    Raises struct.error if a field does not fit.
+    """
+    checked = _CHECKED_HEADER.pack(*fields) + records
+    prefix = _UNCHECKED_HEADER.pack(base_offset, CRC_END - LOG_OVERHEAD + len(checked), leader_epoch, MAGIC)
     return prefix + crc32c(checked).to_bytes(4, "big") + checked
 
 
@@ -126,7 +139,7 @@ def encode_empty_batch(batch: Buffer) -> bytes:
     """
     header = read_batch_header(batch)
     kept = header.attributes & (APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
-    checked = _CHECKED_HEADER.pack(
+    fields = (
         kept,
         header.last_offset_delta,
         NO_TIMESTAMP,
@@ -136,9 +149,7 @@ def encode_empty_batch(batch: Buffer) -> bytes:
         header.base_sequence,
         0,
     )
-    length = CRC_END - LOG_OVERHEAD + len(checked)
-    prefix = _UNCHECKED_HEADER.pack(header.base_offset, length, header.partition_leader_epoch, MAGIC)
-    return prefix + crc32c(checked).to_bytes(4, "big") + checked
+    return assembled_batch(header.base_offset, header.partition_leader_epoch, fields, b"")
 
 
 def restamp_batch(batch: bytearray, append_time: int) -> None:
