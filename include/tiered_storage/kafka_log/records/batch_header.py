@@ -65,11 +65,13 @@ LEGACY_MAGICS = (0, 1)
 _HIGHEST_CODECS = (int(Compression.LZ4), int(Compression.LZ4), int(max(Compression)))
 """By magic."""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_LEGACY_HEADER = struct.Struct(">qiIbB")
+LEGACY_HEADER = struct.Struct(">qiIbB")
+"""Of a message, up to its attributes: see legacy_message.py."""
 _LEGACY_TIMESTAMP = struct.Struct(">18xq")
 _SIZE = struct.Struct(">8xi4xb")
 _CRC = struct.Struct(">17xI")
-_LEGACY_CRC_END = MAGIC_END - 1
+LEGACY_CRC_END = MAGIC_END - 1
+"""Where a message's checksum ends, and what it covers begins."""
 _LEAST_LENGTHS = (14, 22, BATCH_OVERHEAD - LOG_OVERHEAD)
 """By magic."""
 LEAST_BATCH_BYTES = LOG_OVERHEAD + min(_LEAST_LENGTHS)
@@ -228,7 +230,7 @@ def _read_current(buffer: Buffer, position: int) -> BatchHeader:
 
 
 def _read_legacy(buffer: Buffer, position: int) -> BatchHeader:
-    offset, length, crc, magic, attributes = _LEGACY_HEADER.unpack_from(buffer, position)
+    offset, length, crc, magic, attributes = LEGACY_HEADER.unpack_from(buffer, position)
     timestamp = _LEGACY_TIMESTAMP.unpack_from(buffer, position)[0] if magic else NO_TIMESTAMP
     heeded = attributes & (CODEC_BITS | APPEND_TIME_BIT if magic else CODEC_BITS)
     return BatchHeader(
@@ -255,7 +257,7 @@ def check_crc(batch: Buffer, *, source: str = "<memory>", source_position: int =
     """
     view = memoryview(batch)
     if view[MAGIC_END - 1] in LEGACY_MAGICS:
-        name, stored, computed = "CRC-32", _LEGACY_HEADER.unpack_from(batch)[2], zlib.crc32(view[_LEGACY_CRC_END:])
+        name, stored, computed = "CRC-32", LEGACY_HEADER.unpack_from(batch)[2], zlib.crc32(view[LEGACY_CRC_END:])
     else:
         name, stored, computed = "CRC-32C", _CRC.unpack_from(batch)[0], crc32c(view[CRC_END:])
     if stored != computed:

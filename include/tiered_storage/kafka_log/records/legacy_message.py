@@ -34,6 +34,8 @@ from dataclasses import dataclass, replace
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
 from tiered_storage.kafka_log.kernels.constants import APPEND_TIME_BIT, CODEC_BITS, LOG_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import (
+    LEGACY_CRC_END,
+    LEGACY_HEADER,
     LEGACY_MAGICS,
     NO_TIMESTAMP,
     BatchHeader,
@@ -50,9 +52,7 @@ from tiered_storage.kafka_log.records.compression import (
 )
 from tiered_storage.kafka_log.records.record import Record
 
-_HEAD = struct.Struct(">qiIbB")
 _INT64, _INT32 = struct.Struct(">q"), struct.Struct(">i")
-_CRC_END = 16
 _LEAST_SIZE = 14
 """Kafka refuses a smaller message size."""
 
@@ -158,8 +158,8 @@ def read_true_header(batch: Buffer, *, source: str = "<memory>", source_position
 
 
 def _read_message(data: bytes, position: int, end: int) -> LegacyMessage:
-    offset, _, crc, magic, attributes = _HEAD.unpack_from(data, position)
-    at, timestamp = position + _HEAD.size, NO_TIMESTAMP
+    offset, _, crc, magic, attributes = LEGACY_HEADER.unpack_from(data, position)
+    at, timestamp = position + LEGACY_HEADER.size, NO_TIMESTAMP
     if magic == 1:
         if at + _INT64.size > end:
             raise ValueError("the message ends before its timestamp does")
@@ -207,7 +207,7 @@ def _messages_within(content: bytes, magic: int, *, verify_crc: bool) -> Iterato
             raise ValueError(f"message {number} in the wrapper has magic {message.magic}, the wrapper {magic}")
         if message.attributes & CODEC_BITS:
             raise ValueError(f"message {number} in the wrapper is compressed itself")
-        if verify_crc and zlib.crc32(memoryview(content)[position + _CRC_END : end]) != message.crc:
+        if verify_crc and zlib.crc32(memoryview(content)[position + LEGACY_CRC_END : end]) != message.crc:
             raise ValueError(f"message {number} in the wrapper does not have the CRC-32 that it says")
         yield message
         position = end

@@ -24,6 +24,7 @@ from tiered_storage.kafka_log.kernels.constants import (
 )
 from tiered_storage.kafka_log.records.batch_header import (
     LEAST_BATCH_BYTES,
+    LEGACY_CRC_END,
     LEGACY_MAGICS,
     MAGIC_END,
     NO_LEADER_EPOCH,
@@ -39,7 +40,6 @@ from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.legacy_message import read_true_header
 
 _FIELDS = struct.Struct(">qiIbBq")
-_CRC_END = 16
 _LEAST_LENGTHS = (LEAST_BATCH_BYTES - LOG_OVERHEAD, LEAST_BATCH_BYTES - LOG_OVERHEAD + 8)
 """By magic."""
 
@@ -84,7 +84,7 @@ class MessageScan:
             end = at + LOG_OVERHEAD + length
             if (
                 not attributes & CODEC_BITS and length >= _LEAST_LENGTHS[magic] and end <= len(view)
-                and next_offset <= offset <= highest and zlib.crc32(view[at + _CRC_END : end]) == crc
+                and next_offset <= offset <= highest and zlib.crc32(view[at + LEGACY_CRC_END : end]) == crc
             ):  # fmt: skip
                 time, by_broker = (timestamp, attributes & APPEND_TIME_BIT) if magic else (NO_TIMESTAMP, 0)
                 rows.append((offset, offset, position, end - at, time, time, by_broker, 1))
